@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 
 from dicast.errors import ConfigError
 from dicast.records import Choice, ChoiceAnswer, Decision, Noul, NoulAnswer, Score, ScoreAnswer, Usage
-from dicast.schemas import instance_from, questions_from
+from dicast.schemas import Schema, instance_from, questions_from
 
 SRC = Path(__file__).parents[1] / "src"
 
@@ -86,6 +86,14 @@ def test_answers_become_an_instance() -> None:
     ticket = instance_from(Ticket, decision(**TICKET))
     assert ticket == Ticket(urgent=True, team=Team.TECHNICAL, severity=Severity.MINOR, tone="angry", stars=3, anger=1.5)
     assert isinstance(ticket.severity, Severity)
+
+
+def test_a_schema_attaches_the_instance_to_the_decision() -> None:
+    schema = Schema(Ticket)
+    assert schema.questions == questions_from(Ticket)
+    decided = schema.attach(decision(**TICKET))
+    assert decided.parsed == instance_from(Ticket, decision(**TICKET))
+    assert decided["urgent"] == TICKET["urgent"]
 
 
 def test_nested_models_ask_under_dotted_ids() -> None:

@@ -33,12 +33,12 @@ from __future__ import annotations
 import enum
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin
+from typing import Annotated, Any, Generic, Literal, TypeVar, Union, cast, get_args, get_origin
 
 from dicast.errors import ConfigError
-from dicast.records import JSON, Answer, Choice, ChoiceAnswer, Noul, NoulAnswer, Question, Score, ScoreAnswer
+from dicast.records import JSON, Answer, Choice, ChoiceAnswer, Decision, Noul, NoulAnswer, Question, Score, ScoreAnswer
 
 SINGLE_QUESTION_ID = "answer"
 """Question id of a type that is not a Pydantic model."""
@@ -83,6 +83,25 @@ def instance_from(schema: type[T] | Any, decision: Mapping[str, Answer]) -> T:
         return cast(T, _model_instance(schema, decision, prefix=""))
     (question_id, field), *_ = _fields(schema)
     return cast(T, field.value(_answer(decision, question_id)))
+
+
+class Schema(Generic[T]):
+    """A type and its questions, built once.
+
+    Args:
+        schema: as for :func:`questions_from`.
+
+    Raises:
+        ConfigError: as :func:`questions_from`.
+    """
+
+    def __init__(self, schema: type[T] | Any) -> None:
+        self.schema = schema
+        self.questions = questions_from(schema)
+
+    def attach(self, decision: Decision[Any]) -> Decision[T]:
+        """The decision with an instance of the type as `parsed`."""
+        return replace(decision, parsed=instance_from(self.schema, decision))
 
 
 def _fields(schema: Any, prefix: str = "") -> Iterator[tuple[str, _Field]]:

@@ -1,0 +1,49 @@
+# make demo   a decision from the embedded model: light install in .venv, no torch
+# make test   the whole test suite in .venv-test, with every extra
+# make lint   ruff, formatting and types
+# make bench  speed and memory, side by side with other implementations; writes results under benchmarks/
+# make results  what docs/results says, measured again
+
+PYTHON ?= python3
+LIGHT := .venv/bin/python
+FULL := .venv-test/bin/python
+PIP_FLAGS ?= --quiet --disable-pip-version-check
+WORKERS ?= 2
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: demo test lint bench results wheel clean
+.DEFAULT_GOAL := demo
+
+demo: .venv/done
+	.venv/bin/dicast decide examples/support_ticket.json --table
+
+test: .venv-test/done
+	$(FULL) -m pytest -n $(WORKERS) $(PYTEST_FLAGS)
+
+lint: .venv-test/done
+	$(FULL) -m ruff check .
+	$(FULL) -m ruff format --check .
+	$(FULL) -m mypy
+
+wheel: .venv/done
+	$(LIGHT) -m pip wheel $(PIP_FLAGS) --no-deps --wheel-dir dist .
+
+bench: .venv-test/done
+	$(FULL) -m benchmarks.run
+
+results: .venv-test/done
+	$(FULL) -m docs.results
+
+clean:
+	rm -rf .venv .venv-test build dist
+
+# The sources are prerequisites, so that the installed package is never older than they are.
+.venv/done: pyproject.toml $(shell find src -type f -not -name '*.pyc')
+	test -x $(LIGHT) || $(PYTHON) -m venv .venv
+	$(LIGHT) -m pip install $(PIP_FLAGS) -c constraints.txt .
+	touch $@
+
+.venv-test/done: pyproject.toml constraints.txt
+	test -x $(FULL) || $(PYTHON) -m venv .venv-test
+	$(FULL) -m pip install $(PIP_FLAGS) -c constraints.txt -e '.[torch,export,dev]'
+	touch $@

@@ -1,0 +1,1 @@
+"""The `dicast` command: one small file per command, imported only when it runs (see `dicast.cli.app`)."""

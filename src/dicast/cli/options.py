@@ -1,0 +1,48 @@
+"""Options that every command shares, and small helpers around files. Imports no model."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import typer
+
+from dicast.errors import ConfigError
+
+ModelOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        "-m",
+        envvar="DICAST_MODEL",
+        metavar="NAME|FOLDER",
+        help="A checkpoint folder or a hub name, e.g. Cloudflare/clef-flash or NAME@REVISION.",
+        show_default="the embedded model",
+    ),
+]
+DeviceOption: TypeAlias = Annotated[
+    str, typer.Option("--device", envvar="DICAST_DEVICE", help="auto, cpu, cuda, cuda:N or mps.")
+]
+DtypeOption: TypeAlias = Annotated[
+    str, typer.Option("--dtype", envvar="DICAST_DTYPE", help="auto, float32, bfloat16 or float16.")
+]
+
+
+def read_bytes(path: str) -> bytes:
+    """Content of a file, or of standard input for `-`.
+
+    Raises:
+        ConfigError: there is no such file, or it cannot be read.
+    """
+    if path == "-":
+        return sys.stdin.buffer.read()
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise unreadable(path, error) from None
+
+
+def unreadable(path: str, error: OSError) -> ConfigError:
+    """The error for a file that cannot be opened."""
+    return ConfigError(f"cannot read {path}: {(error.strerror or str(error)).lower()}", seen=path)
