@@ -107,10 +107,11 @@ class Score:
 
     Args:
         instructions: the question, as text or structured JSON.
-        criteria: one description per level, text or JSON.
+        criteria: one description per level, text or JSON; None leaves a level without description (the wire
+            contract refuses that).
 
     Raises:
-        RecordError: no level, a null level, or criteria that are not a sequence.
+        RecordError: no level, or criteria that are not a sequence.
     """
 
     instructions: JSON = None
@@ -125,9 +126,6 @@ class Score:
             )
         if not self.criteria:
             raise RecordError("criteria must not be empty: a score needs at least one level", field="criteria")
-        for index, level in enumerate(self.criteria):
-            if level is None:
-                raise RecordError("a level must not be null", field=f"criteria.{index}")
         object.__setattr__(self, "criteria", tuple(self.criteria))
 
     @property
@@ -340,9 +338,7 @@ def as_question(value: Question | Mapping[str, Any], *, field: str = "") -> Ques
             raise RecordError("criteria must not be empty", field="criteria")
         return QUESTION_KINDS[kind](value.get("instructions"), criteria)
     except RecordError as error:
-        raise RecordError(
-            error.message, field=_join(field, error.field), limit=error.limit, seen=error.seen
-        ) from None
+        raise RecordError(error.message, field=_join(field, error.field), limit=error.limit, seen=error.seen) from None
 
 
 def as_questions(questions: Mapping[str, Any], *, field: str = "questions") -> dict[str, Question]:
@@ -377,7 +373,9 @@ def check_limits(record: Record) -> Record:
         path = _join("questions", question_id)
         if not question_id:
             raise RecordError("a question id must not be empty", field="questions")
-        _at_most(len(question_id.encode("utf-8", "surrogatepass")), MAX_QUESTION_ID_BYTES, "questions", "bytes in an id")
+        _at_most(
+            len(question_id.encode("utf-8", "surrogatepass")), MAX_QUESTION_ID_BYTES, "questions", "bytes in an id"
+        )
         if question.type == "choice":
             _at_most(len(question.options), MAX_OPTIONS, f"{path}.criteria", "options")
         elif question.type == "score":

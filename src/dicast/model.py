@@ -1,0 +1,186 @@
+"""`DecisionModel`: what `dicast.load` returns. Records in any accepted form go in, decisions come out.
+
+Ties a runtime (`dicast.models`), the engine that batches for it, and the checkpoint's calibration together; holds no
+logic of its own beyond that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dicast.answers import Calibrator, ConfidenceRule, make_decision
+from dicast.checkpoints import load_model, resolve
+from dicast.models.base import EncodeOptions, Model, ModelInfo, Truncation
+from dicast.records import JSON, Decision, Record, as_questions, check_limits
+
+
+class DecisionModel:
+    """A loaded decision model. Safe to share between threads.
+
+    Args:
+        model: the runtime.
+        calibration: applied to logits before the softmax; None leaves them as they are.
+        confidence: which rule defines `confidence` (see :func:`dicast.answers.confidence_of`).
+    """
+
+    def __init__(
+        self, model: Model, calibration: Calibrator | None = None, *, confidence: ConfidenceRule = "typesafe"
+    ) -> None:
+        self.model = model
+        self.calibration = calibration
+        self.confidence = confidence
+
+    @property
+    def info(self) -> ModelInfo:
+        """What this model is."""
+        return self.model.info
+
+    def decide(
+        self,
+        state: JSON,
+        questions: Any,
+        *,
+        images: Sequence[Any] = (),
+        videos: Sequence[Any] = (),
+        truncation: Truncation = "refuse",
+        max_length: int | None = None,
+        media_kwargs: Mapping[str, Any] | None = None,
+    ) -> Decision[Any]:
+        """Answer questions about a state.
+
+        Args:
+            state: text or any JSON value.
+            questions: question id -> :class:`~dicast.records.Noul`, ``Choice``, ``Score`` or the same as a dict in System
+                One form; or a Pydantic model, whose fields are the questions.
+            images: pictures shown with the state: PIL images, arrays, bytes, paths or data URLs.
+            videos: videos shown with the state.
+            truncation: ``"refuse"`` (default) or ``"state_end"``, which cuts the end of a state that does not fit and says
+                so in ``decision.truncated``.
+            max_length: most tokens of the whole record; None means the model's own limit.
+            media_kwargs: extra arguments for the checkpoint's media processor.
+
+        Returns:
+            One answer per question, in the order in which they were asked.
+
+        Raises:
+            RecordError: a question has the wrong shape or breaks a limit.
+            TokenBudgetError: the record does not fit.
+            CapabilityError: the model can't read the media.
+            MediaError: an image or video can't be used.
+        """
+        schema, built = _questions(questions)
+        record = Record(state, built, images, videos, media_kwargs or {})
+        options = EncodeOptions(truncation=truncation, max_length=max_length)
+        decision = self.decide_batch([record], options=options)[0]
+        return schema.attach(decision) if schema else decision
+
+    def decide_batch(
+        self, records: Iterable[Record | Mapping[str, Any]], *, options: EncodeOptions | None = None
+    ) -> list[Decision[Any]]:
+        """Answer many records; the same answers as one by one, in the same order, but quicker.
+
+        Args:
+            records: :class:`~dicast.records.Record` objects or dicts with ``state`` and ``questions``.
+            options: how to encode them.
+
+        Raises:
+            RecordError, TokenBudgetError, CapabilityError, MediaError: as :meth:`decide`, naming the record's place.
+        """
+        checked = [check_limits(as_record(record)) for record in records]
+        encodings = [self.model.encode(record, options or EncodeOptions()) for record in checked]
+        logits = self.model.score(encodings)
+        return [
+            make_decision(
+                record,
+                encoding,
+                values,
+                calibration=self.calibration,
+                model=self.info.name,
+                confidence=self.confidence,
+            )
+            for record, encoding, values in zip(checked, encodings, logits, strict=True)
+        ]
+
+    def logits(
+        self, record: Record | Mapping[str, Any], *, options: EncodeOptions | None = None
+    ) -> dict[str, dict[str, float]]:
+        """Logits before calibration: question id -> option id -> logit, options in encoding order.
+
+        Raises:
+            RecordError, TokenBudgetError, CapabilityError, MediaError: as :meth:`decide`.
+        """
+        encoding = self.model.encode(check_limits(as_record(record)), options or EncodeOptions())
+        values = self.model.score([encoding])[0]
+        return {
+            question.id: dict(zip(question.options, logits.tolist(), strict=True))
+            for question, logits in zip(encoding.questions, values, strict=True)
+        }
+
+
+def load(
+    name_or_path: str | Path | None = None,
+    *,
+    device: str = "auto",
+    dtype: str = "auto",
+    calibrated: bool = True,
+    confidence: ConfidenceRule = "typesafe",
+    **options: Any,
+) -> DecisionModel:
+    """Load a decision model.
+
+    Args:
+        name_or_path: None for the embedded model, a checkpoint folder, or a hub name such as ``Cloudflare/clef-flash``
+            (``name@revision`` pins a revision).
+        device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
+        dtype: dtype of the backbone's weights; ``auto`` follows the rules of :mod:`dicast.models.devices`.
+        calibrated: whether to apply the checkpoint's `calibration.json`, if it has one.
+        confidence: which rule defines `confidence`.
+        **options: see :func:`dicast.checkpoints.load_model` (``vision``, ``max_length``, ``threads``, ...).
+
+    Raises:
+        ModelNotFoundError: no such folder or hub repository.
+        CheckpointError: the folder is incomplete, corrupt or of the wrong kind.
+        MissingDependencyError: the model needs an extra that is not installed.
+    """
+    from dicast.calibration import Calibration
+
+    folder, _, _ = resolve(name_or_path)
+    model = load_model(name_or_path, device=device, dtype=dtype, **options)
+    return DecisionModel(model, Calibration.load(folder) if calibrated else None, confidence=confidence)
+
+
+def as_record(value: Record | Mapping[str, Any]) -> Record:
+    """A record from its dict form, ``{"state": ..., "questions": ..., "images": [...], ...}``.
+
+    Raises:
+        RecordError: the state or the questions are missing, or have the wrong shape.
+    """
+    from dicast.errors import RecordError
+
+    if isinstance(value, Record):
+        return value
+    if not isinstance(value, Mapping):
+        raise RecordError(f"a record must be an object, not {type(value).__name__}")
+    for key in ("state", "questions"):
+        if key not in value:
+            raise RecordError(f"{key} is required", field=key)
+    return Record(
+        value["state"],
+        as_questions(value["questions"]),
+        tuple(value.get("images") or ()),
+        tuple(value.get("videos") or ()),
+        value.get("media_kwargs") or {},
+        value.get("id"),
+    )
+
+
+def _questions(questions: Any) -> tuple[Any, Mapping[str, Any]]:
+    """The schema type, if one was given, and the questions."""
+    if isinstance(questions, Mapping):
+        return None, as_questions(questions)
+    from dicast.schemas import Schema
+
+    schema = Schema(questions)
+    return schema, schema.questions
