@@ -12,37 +12,33 @@ Decoding itself, with all its limits, is :mod:`dicast.media`'s; this module know
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
 
+from dicast.media.limits import MAX_IMAGES, MAX_VIDEOS, check_count
 from dicast.records import JSON
-from dicast.wire.errors import Loc, RequestError, invalid, over_limit, refused
+from dicast.wire.errors import Loc, invalid, over_limit, refused
 
 Kind: TypeAlias = Literal["image", "video"]
 
-MAX_ASSETS = 64
-"""Most images and videos in one request."""
-MAX_ASSET_BYTES = 16 * 2**20
-"""Largest image file, in bytes (System One contract)."""
-MAX_VIDEO_BYTES = 64 * 2**20
-"""Largest video file, in bytes; the body limit is usually lower."""
+MAX_ASSETS = MAX_IMAGES + MAX_VIDEOS
+"""Most entries of ``assets``; images and videos also have limits of their own."""
 MAX_ASSET_KEY_BYTES = 1024
 """Longest placeholder, in UTF-8 bytes (System One contract)."""
 
-_DATA_URL = re.compile(r"data:(?P<type>[\w.+-]+/[\w.+-]+)?(?:;[\w-]+=[^;,]*)*;base64,(?P<data>.*)", re.DOTALL)
-
 
 class MediaDecoder(Protocol):
-    """Bytes to what a model reads; raises MediaError."""
+    """Wire forms to what a model reads, with all safety limits; :class:`dicast.media.MediaWorker` is one.
 
-    def image(self, data: bytes, name: str) -> Any:
+    A source is bytes, a base64 data URL, an http(s) URL, or a mapping that holds base64. Raises MediaError.
+    """
+
+    def image(self, source: Any, *, name: str) -> Any:
         """Decode one image; ``name`` is for errors."""
 
-    def video(self, data: bytes, name: str) -> Any:
+    def video(self, source: Any, *, name: str) -> Any:
         """Decode one video; ``name`` is for errors."""
 
 
@@ -52,13 +48,13 @@ class Asset:
 
     Attributes:
         kind: image or video.
-        data: the file's bytes.
+        source: bytes, data URL, URL, or a mapping that holds base64.
         loc: where the request names it.
         placeholder: text that stands for it; empty for media that are given by position.
     """
 
     kind: Kind
-    data: bytes
+    source: Any
     loc: Loc
     placeholder: str = ""
 
@@ -89,8 +85,10 @@ class MediaOrder:
         Raises:
             MediaError: one of them is unreadable or over a limit.
         """
-        images = [decoder.image(asset.data, asset.name) for asset in self.images]
-        return images, [decoder.video(asset.data, asset.name) for asset in self.videos]
+        check_count(len(self.images), MAX_IMAGES, "images")
+        check_count(len(self.videos), MAX_VIDEOS, "videos")
+        images = [decoder.image(asset.source, name=asset.name) for asset in self.images]
+        return images, [decoder.video(asset.source, name=asset.name) for asset in self.videos]
 
 
 def read_assets(value: Any, parts: Mapping[str, bytes] | None) -> list[Asset]:
@@ -110,7 +108,7 @@ def read_assets(value: Any, parts: Mapping[str, bytes] | None) -> list[Asset]:
         raise invalid("must be an object", ("assets",), "dict_type")
     if not value:
         raise invalid("must not be empty; leave the key out when there are no assets", ("assets",), "too_short")
-    _check_count(len(value), ("assets",))
+    check_count(len(value), MAX_ASSETS, "assets")
     used: set[str] = set()
     assets = [_asset(placeholder, item, parts, used) for placeholder, item in value.items()]
     _check_parts_used(used, parts)
@@ -128,21 +126,8 @@ def read_media_list(value: Any, kind: Kind) -> list[Asset]:
         return []
     if not isinstance(value, list):
         raise invalid("must be an array of data URLs or {content_type, base64} objects", loc, "list_type")
-    _check_count(len(value), loc)
-    return [Asset(kind, _listed_bytes(item, kind, (*loc, index)), (*loc, index)) for index, item in enumerate(value)]
-
-
-def data_url_bytes(url: str, kind: Kind, loc: Loc) -> bytes:
-    """Bytes of a base64 data URL.
-
-    Raises:
-        RequestError: not a base64 data URL of this kind of media, or over the size limit.
-    """
-    match = _DATA_URL.fullmatch(url)
-    if match is None:
-        raise refused(f"must be a base64 data URL such as data:{kind}/...;base64,...", loc, code="invalid_media")
-    _check_content_type(match["type"], kind, loc)
-    return _base64_bytes(match["data"], kind, loc)
+    check_count(len(value), MAX_IMAGES if kind == "image" else MAX_VIDEOS, f"{kind}s")
+    return [_listed(item, kind, (*loc, index)) for index, item in enumerate(value)]
 
 
 class Placeholders:
@@ -204,24 +189,20 @@ def _asset(placeholder: str, item: Any, parts: Mapping[str, bytes] | None, used:
     kind = item.get("type", "image")
     if kind not in ("image", "video"):
         raise invalid("type must be image or video", (*loc, "type"), "literal_error")
-    return Asset(kind, _asset_bytes(item, kind, loc, parts, used), loc, placeholder)
+    return Asset(kind, _asset_source(item, loc, parts, used), loc, placeholder)
 
 
-def _asset_bytes(
-    item: Mapping[str, Any], kind: Kind, loc: Loc, parts: Mapping[str, bytes] | None, used: set[str]
-) -> bytes:
+def _asset_source(item: Mapping[str, Any], loc: Loc, parts: Mapping[str, bytes] | None, used: set[str]) -> Any:
+    """A part's bytes, or the mapping with its base64; a part wins over base64."""
     part = item.get("part")
     if part is not None:
-        return _check_size(_part_bytes(part, (*loc, "part"), parts, used), kind, loc)
+        return _part_bytes(part, (*loc, "part"), parts, used)
     data = item.get("data_base64")
     if data is None:
         raise invalid("needs data_base64, or part in a multipart body", loc, "missing")
     if not isinstance(data, str):
         raise invalid("must be a string", (*loc, "data_base64"), "string_type")
-    declared = item.get("format")
-    if declared is not None and not isinstance(declared, str):
-        raise invalid("must be a string", (*loc, "format"), "string_type")
-    return _base64_bytes(data, kind, (*loc, "data_base64"))
+    return {"data_base64": data}
 
 
 def _part_bytes(part: Any, loc: Loc, parts: Mapping[str, bytes] | None, used: set[str]) -> bytes:
@@ -235,59 +216,10 @@ def _part_bytes(part: Any, loc: Loc, parts: Mapping[str, bytes] | None, used: se
     return parts[part]
 
 
-def _listed_bytes(item: Any, kind: Kind, loc: Loc) -> bytes:
-    if isinstance(item, str):
-        return data_url_bytes(item, kind, loc)
-    if not isinstance(item, Mapping):
-        raise invalid("must be a data URL or an object with content_type and base64", loc, "value_error")
-    data = item.get("base64")
-    if not isinstance(data, str):
-        raise invalid("must be a string", (*loc, "base64"), "string_type" if data is not None else "missing")
-    if data.startswith("data:"):
-        return data_url_bytes(data, kind, (*loc, "base64"))
-    content_type = item.get("content_type")
-    if content_type is not None and not isinstance(content_type, str):
-        raise invalid("must be a string", (*loc, "content_type"), "string_type")
-    _check_content_type(content_type, kind, (*loc, "content_type"))
-    return _base64_bytes(data, kind, (*loc, "base64"))
-
-
-def _base64_bytes(text: str, kind: Kind, loc: Loc) -> bytes:
-    largest = _largest(kind)
-    if len(text) > 4 * -(-largest // 3):
-        raise _too_large(3 * len(text) // 4, kind, loc)
-    try:
-        data = base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise refused(f"is not valid base64: {error}", loc, code="invalid_media") from None
-    return _check_size(data, kind, loc)
-
-
-def _check_size(data: bytes, kind: Kind, loc: Loc) -> bytes:
-    if not data:
-        raise refused(f"the {kind} is empty", loc, code="invalid_media")
-    if len(data) > _largest(kind):
-        raise _too_large(len(data), kind, loc)
-    return data
-
-
-def _too_large(size: int, kind: Kind, loc: Loc) -> RequestError:
-    limit = _largest(kind)
-    return over_limit(f"{size} bytes of {kind} are more than the limit of {limit}", loc, limit=limit, seen=size)
-
-
-def _largest(kind: Kind) -> int:
-    return MAX_ASSET_BYTES if kind == "image" else MAX_VIDEO_BYTES
-
-
-def _check_content_type(content_type: str | None, kind: Kind, loc: Loc) -> None:
-    if content_type and content_type != "application/octet-stream" and not content_type.startswith(f"{kind}/"):
-        raise refused(f"{content_type[:100]} is not {kind} media", loc, code="invalid_media")
-
-
-def _check_count(count: int, loc: Loc) -> None:
-    if count > MAX_ASSETS:
-        raise over_limit(f"{count} assets are more than the limit of {MAX_ASSETS}", loc, limit=MAX_ASSETS, seen=count)
+def _listed(item: Any, kind: Kind, loc: Loc) -> Asset:
+    if not isinstance(item, str | Mapping):
+        raise invalid("must be a data URL or an object with content_type and base64", loc, "union_type")
+    return Asset(kind, dict(item) if isinstance(item, Mapping) else item, loc)
 
 
 def _check_parts_used(used: set[str], parts: Mapping[str, bytes] | None) -> None:

@@ -1,22 +1,26 @@
-"""The seam to :mod:`dicast.media`: decodes the media of a request with that module's own limits.
+"""Decoding in this process, for callers that trust whoever wrote the request; a server uses a MediaWorker instead.
 
-Imported only when a request shows media, since decoding needs optional packages.
+Takes the wire's forms only: a path is never read. Imported only when a request shows media.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from dicast import media
+from dicast.media import DEFAULT_LIMITS, read_wire_source
+from dicast.media.images import decode_image_bytes
+from dicast.media.videos import decode_video_bytes
 
 
-class StandardDecoder:
-    """Decodes with :func:`dicast.media.decode_image` and :func:`dicast.media.decode_video`."""
+class InProcessDecoder:
+    """A MediaDecoder without child processes."""
 
-    def image(self, data: bytes, name: str) -> Any:
-        """Decode one image."""
-        return media.decode_image(data, name=name)
+    def image(self, source: Any, *, name: str) -> Any:
+        """Decode one image; raises MediaError."""
+        data = read_wire_source(source, name=name, limit=DEFAULT_LIMITS.image_bytes, limits=DEFAULT_LIMITS)
+        return decode_image_bytes(data, name=name)
 
-    def video(self, data: bytes, name: str) -> Any:
-        """Decode one video."""
-        return media.decode_video(data, name=name)
+    def video(self, source: Any, *, name: str) -> Any:
+        """Decode one video; raises MediaError."""
+        data = read_wire_source(source, name=name, limit=DEFAULT_LIMITS.video_bytes, limits=DEFAULT_LIMITS)
+        return decode_video_bytes(data, name=name)

@@ -373,7 +373,7 @@ def _placed(record: Record, placeholders: Placeholders) -> Record:
 
 
 def default_decoder() -> MediaDecoder:
-    """:mod:`dicast.media`, imported only when a request shows media."""
-    from dicast.wire.media import StandardDecoder
+    """Decodes in this process; imported only when a request shows media."""
+    from dicast.wire.media import InProcessDecoder
 
-    return StandardDecoder()
+    return InProcessDecoder()
