@@ -175,8 +175,7 @@ def dotted(loc: Sequence[str | int]) -> str:
 
 
 def _request_error(error: RequestError) -> ErrorResponse:
-    path = dotted(error.loc)
-    message = f"{path}: {error.message}" if path else error.message
+    message = str(error)
     detail: Any = None
     if error.shape == "issues":
         issue: dict[str, Any] = {"loc": ["body", *error.loc], "msg": error.message, "type": error.issue}
@@ -189,7 +188,7 @@ def _request_error(error: RequestError) -> ErrorResponse:
         kind="authentication_error" if error.error_type == "authentication_error" else "invalid_request_error",
         code=error.code,
         error_type=error.error_type,
-        param=path or None,
+        param=error.field or None,
         detail=detail,
         extra=_facts(error),
     )
