@@ -1,0 +1,207 @@
+"""The segment model as a `Trainable`: encoder, joint schema head and prior learn together on a CPU.
+
+`model.start` is a folder with `dicast.json` and `model.safetensors` (a trained segment model) or with `bert.json` and
+`bert.safetensors` (a pretrained encoder, which gets a fresh head). `model.options` may hold
+
+    freeze_layers = 4              encoder layers that stay as they are, counted from the embeddings, which stay too
+    seed = 0                       seed of the fresh head; the run's seed when left out
+    head = {width = 256, ...}      shape of the fresh head: width, routing_layers, layers, heads, feedforward
+
+Shapes: B records, Q questions, N questions of the batch, O options.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import torch
+from torch import Tensor, nn
+
+from dicast.checkpoints import resolve
+from dicast.errors import CapabilityError, CheckpointError, ConfigError
+from dicast.models.base import EncodeOptions
+from dicast.models.head import HeadConfig
+from dicast.models.segment_batch import SegmentBatch, plan_batch
+from dicast.models.segmented import SegmentModel
+from dicast.segments import SegmentEncoding, SegmentQuestion
+from dicast.training.config import Config, ModelConfig, OptimizerConfig
+from dicast.training.data import Example
+from dicast.training.objectives import PaddedLogits
+from dicast.training.trainable import parameter_groups
+
+CHARACTERS_PER_TOKEN: Final = 4
+SEGMENT_OVERHEAD: Final = 3
+"""[CLS], [SEP] and rounding, per segment."""
+OPTION_KEYS: Final = {"freeze_layers", "seed", "head"}
+
+
+@dataclass
+class SegmentTrainingBatch:
+    """Encodings of a batch, planned, with the places of every question's logits.
+
+    Attributes:
+        questions: per record, its questions in the order of the rows of the logits.
+        plan: segments and index arrays (numpy; the net moves them).
+        place: [N, O] int64, where each logit lies in the net's flattened [B, options].
+        mask: [N, O] bool.
+        types: [N] int64.
+        record: [N] int64.
+    """
+
+    questions: list[tuple[SegmentQuestion, ...]]
+    plan: SegmentBatch
+    place: Tensor
+    mask: Tensor
+    types: Tensor
+    record: Tensor
+
+    def to(self, device: Any) -> SegmentTrainingBatch:
+        """The batch with its tensors on a device."""
+        moved = {name: getattr(self, name).to(device) for name in ("place", "mask", "types", "record")}
+        return dataclasses.replace(self, **moved)
+
+
+class SegmentTrainable:
+    """A segment model that learns; satisfies :class:`dicast.training.trainable.Trainable`."""
+
+    batch_cost: Literal["padded", "sum"] = "sum"
+
+    def __init__(
+        self, model: SegmentModel, folder: Path, *, truncation: Literal["refuse", "state_end"] = "refuse"
+    ) -> None:
+        self.model = model
+        self.module: nn.Module = model.net
+        self._folder = folder
+        self._options = EncodeOptions(truncation=truncation)
+
+    def length(self, example: Example) -> int:
+        """An estimate from the number of characters; segments that records share are counted each time."""
+        record = example.record
+        options = [_characters(question.criteria) for question in record.questions.values()]
+        characters = len(str(record.state)) + sum(options)
+        characters += sum(len(str(question.instructions)) for question in record.questions.values())
+        segments = 1 + sum(1 + len(question.options) for question in record.questions.values())
+        return characters // CHARACTERS_PER_TOKEN + SEGMENT_OVERHEAD * segments
+
+    def collate(self, examples: Sequence[Example]) -> SegmentTrainingBatch:
+        """Encode and plan.
+
+        Raises:
+            TokenBudgetError: a record is too long.
+            CapabilityError: a record shows images or videos.
+        """
+        for example in examples:
+            if example.record.has_media:
+                raise CapabilityError("the segment model reads no images or videos", field=example.place)
+        encodings = [self.model.encode(example.record, self._options) for example in examples]
+        plan = plan_batch(encodings)
+        return SegmentTrainingBatch([encoding.questions for encoding in encodings], plan, *_places(encodings, plan))
+
+    def forward_batch(self, batch: SegmentTrainingBatch) -> PaddedLogits:
+        """Float32 logits [N, O]."""
+        logits = self.module(batch.plan).float().flatten()[batch.place]
+        return PaddedLogits(logits, batch.mask, batch.types, batch.record)
+
+    def parameter_groups(self, config: OptimizerConfig) -> list[dict[str, Any]]:
+        """Encoder with `lr` (falling per layer by `layer_decay`), head and prior with `head_lr`."""
+        layers = len(self.model.net.bert.layers)
+
+        def depth(name: str) -> int:
+            found = re.search(r"bert\.layers\.(\d+)\.", name)
+            return layers - int(found.group(1)) - 1 if found else layers
+
+        named = self.module.named_parameters()
+        return parameter_groups(named, config, is_head=lambda name: not name.startswith("bert."), depth=depth)
+
+    def save(self, folder: Path) -> None:
+        """Write `model.safetensors`, `dicast.json` and `tokenizer.json`."""
+        self.model.save(folder, self._folder / "tokenizer.json")
+
+
+def build_trainable(config: Config) -> SegmentTrainable:
+    """The segment model that a configuration names, with its trainable parts switched on.
+
+    Raises:
+        ConfigError: settings that this family does not have.
+        CheckpointError: the starting folder is of another kind.
+    """
+    settings = config.model
+    unknown = sorted(set(settings.options) - OPTION_KEYS)
+    if unknown:
+        raise ConfigError(f"the segments family has no setting {', '.join(unknown)}", field="model.options")
+    if settings.train not in ("all", "head"):
+        raise ConfigError("the segments family trains all or head", field="model.train", seen=settings.train)
+    folder, _, _ = resolve(settings.start or None)
+    model = _start(folder, settings, int(settings.options.get("seed", config.run.seed)))
+    model.net.requires_grad_(True)
+    model.net.head.prior_logit_scale.requires_grad_(False)  # switched off; `prior` replaces it
+    if settings.train == "head":
+        model.net.bert.requires_grad_(False)
+    elif frozen := int(settings.options.get("freeze_layers", 0)):
+        model.net.bert.freeze(frozen)
+    return SegmentTrainable(model, folder, truncation=settings.truncation)
+
+
+def _start(folder: Path, settings: ModelConfig, seed: int) -> SegmentModel:
+    if (folder / "model.safetensors").exists() and settings.head == "keep":
+        model = SegmentModel.load(folder)
+        _set_dropout(model, settings.head_dropout)
+        return model
+    if not (folder / "bert.safetensors").exists():
+        raise CheckpointError(f"{folder} has neither model.safetensors nor bert.safetensors to start from")
+    shape = settings.options.get("head")
+    if shape is None:
+        model = SegmentModel.warm_start(folder, seed=seed)
+        _set_dropout(model, settings.head_dropout)
+        return model
+    try:
+        width = int(SegmentModel.warm_start(folder, seed=seed).net.bert.config.hidden_size)
+        head = HeadConfig(hidden_size=width, dropout=settings.head_dropout, **shape)
+    except TypeError as error:
+        raise ConfigError(f"not the shape of a head: {error}", field="model.options.head") from None
+    return SegmentModel.warm_start(folder, head=head, seed=seed)
+
+
+def _set_dropout(model: SegmentModel, probability: float) -> None:
+    """Give the head's dropout another probability; modules keep it either as nn.Dropout or as a number."""
+    for module in model.net.head.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = probability
+        elif isinstance(getattr(module, "dropout", None), float):
+            module.dropout = probability  # type: ignore[assignment]
+
+
+def _places(encodings: Sequence[SegmentEncoding], plan: SegmentBatch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Where each question's logits lie in the flattened [B, options]: place, mask, types, record."""
+    columns = plan.label.shape[1]
+    counts = [[len(question.options) for question in encoding.questions] for encoding in encodings]
+    rows = [(record, options) for record, record_counts in enumerate(counts) for options in record_counts]
+    width = max(options for _, options in rows)
+    starts = [
+        record * columns + sum(record_counts[:index])
+        for record, record_counts in enumerate(counts)
+        for index in range(len(record_counts))
+    ]
+    options = torch.tensor([count for _, count in rows])
+    mask = torch.arange(width)[None, :] < options[:, None]
+    place = (torch.tensor(starts)[:, None] + torch.arange(width)[None, :]) * mask
+    types = torch.tensor(
+        [int(kind) for record, kinds in enumerate(plan.types) for kind in kinds[: len(counts[record])]]
+    )
+    return place, mask, types, torch.tensor([record for record, _ in rows])
+
+
+def _characters(criteria: Any) -> int:
+    if criteria is None:
+        return 0
+    if isinstance(criteria, dict):
+        return sum(len(str(key)) + len(str(text or "")) for key, text in criteria.items())
+    return sum(len(str(level)) for level in criteria)
+
+
+__all__ = ["SegmentTrainable", "SegmentTrainingBatch", "build_trainable"]
