@@ -268,5 +268,6 @@ def _fit(size: tuple[int, int], max_pixels: int) -> tuple[int, int]:
 
 def _reason(error: Exception) -> str:
     """A decoder's own words, kept short and on one line."""
-    text = " ".join(str(error).split()) or type(error).__name__
+    said = getattr(error, "strerror", None) or str(error)
+    text = " ".join(str(said).split()) or type(error).__name__
     return text if len(text) <= 160 else text[:159] + "…"

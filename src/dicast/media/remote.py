@@ -17,6 +17,7 @@ import time
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urljoin, urlsplit
 
+from dicast.errors import MediaError
 from dicast.media.limits import MediaLimits, refuse
 
 _PORTS = {"http": 80, "https": 443}
@@ -71,7 +72,10 @@ def fetch(url: str, *, name: str, limit: int, limits: MediaLimits, policy: Remot
             return body
         if status not in (301, 302, 303, 307, 308) or not location:
             refuse(name, f"{target.hostname} answered with status {status} instead of 200", limit=200, seen=status)
-        url = urljoin(url, location)
+        try:
+            url = urljoin(url, location)
+        except ValueError:
+            refuse(name, f"{target.hostname} redirects to something that is not a URL")
     refuse(name, f"more than {limits.redirects} redirects", limit=limits.redirects)
 
 
@@ -131,16 +135,13 @@ def _get(
     try:
         path = (target.path or "/") + (f"?{target.query}" if target.query else "")
         connection.request("GET", path, headers={"Accept": "image/*, video/*", "Accept-Encoding": "identity"})
-        response = connection.getresponse()
-        if response.status != 200:
-            return response.status, response.getheader("Location"), b""
-        if int(response.getheader("Content-Length") or 0) > limit:
-            size = int(response.getheader("Content-Length") or 0)
-            refuse(name, f"{size} bytes are more than the limit of {limit}", limit=limit, seen=size)
-        return 200, None, _read(response, name, limit)
+        with connection.getresponse() as response:
+            if response.status != 200:
+                return response.status, response.getheader("Location"), b""
+            return 200, None, _read(response, name, limit)
+    except MediaError:
+        raise
     except (OSError, http.client.HTTPException, ValueError) as error:
-        if isinstance(error, ValueError) and hasattr(error, "field"):
-            raise
         if time.monotonic() >= deadline:
             refuse(name, f"{host} took longer than the time limit of a fetch")
         refuse(name, f"{host} did not answer as expected: {type(error).__name__}")
@@ -150,14 +151,17 @@ def _get(
 
 
 def _read(response: http.client.HTTPResponse, name: str, limit: int) -> bytes:
+    declared = response.getheader("Content-Length")
+    expected = int(declared) if declared is not None else None
+    if expected is not None and expected > limit:
+        refuse(name, f"{expected} bytes are more than the limit of {limit}", limit=limit, seen=expected)
     body = bytearray()
     while chunk := response.read(_CHUNK):
         body += chunk
         if len(body) > limit:
             refuse(name, f"more than the limit of {limit} bytes", limit=limit, seen=len(body))
-    expected = response.getheader("Content-Length")
-    if expected is not None and len(body) < int(expected):
-        raise http.client.IncompleteRead(bytes(body), int(expected) - len(body))
+    if expected is not None and len(body) < expected:
+        raise http.client.IncompleteRead(b"", expected - len(body))
     return bytes(body)
 
 

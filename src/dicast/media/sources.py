@@ -20,11 +20,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from dicast.errors import MediaError
 from dicast.media.limits import MediaLimits, check_bytes, refuse
 from dicast.media.remote import RemotePolicy, fetch
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _BASE64_KEYS = ("base64", "data_base64", "data")
+_SHOWN_PATH = 200
 _URL_KEYS = ("url", "image_url", "video_url")
 
 
@@ -114,15 +116,20 @@ def _base64(text: str, *, name: str, limit: int) -> bytes:
 
 
 def _read_file(path: Path, *, name: str, limit: int) -> bytes:
+    shown = repr(str(path)[:_SHOWN_PATH])
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
-            refuse(name, f"{path} is not a regular file")
+            refuse(name, f"{shown} is not a regular file")
         check_bytes(status.st_size, limit, name)
         with path.open("rb") as file:
             return _bounded(file.read(limit + 1), name=name, limit=limit)
     except OSError as error:
-        refuse(name, f"cannot read {path}: {error.strerror or error}")
+        refuse(name, f"cannot read {shown}: {error.strerror or error}")
+    except ValueError as error:  # a null byte in a path; MediaError is a ValueError too
+        if isinstance(error, MediaError):
+            raise
+        refuse(name, f"cannot read {shown}: {error}")
 
 
 def _bounded(data: Any, *, name: str, limit: int) -> bytes:

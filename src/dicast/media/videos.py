@@ -198,7 +198,8 @@ def sample_indices(count: int, seconds: float, *, fps: float, least: int, most: 
 
     The rule of the Qwen3-VL video processor, where ``seconds = count / rate``.
     """
-    wanted = min(max(int(seconds * fps), least), most, count)
+    # The small share more keeps a rounding error in `seconds` from costing a frame.
+    wanted = min(max(int(seconds * fps * (1 + 1e-6)), least), most, count)
     return [int(index) for index in np.linspace(0, count - 1, wanted).round()]
 
 
@@ -363,31 +364,37 @@ def _declared_seconds(container: Any, stream: Any) -> float | None:
 
 
 def _keep(container: Any, stream: Any, wanted: list[float], plan: _Plan) -> Iterator[tuple[float, np.ndarray]]:
-    """Decode and yield (time, frame) for the first frame at or after each wanted time."""
+    """Decode and yield (time, frame) for the first frame at or after each wanted time.
+
+    A stream may change its size on the way; all frames are brought to the size of the first.
+    """
     tick = float(stream.time_base) / 2
     position = 0
     last: Any = None
+    size: tuple[int, int] | None = None
     for frame in container.decode(stream):
         plan.check_time()
         if frame.time is None:
             continue
+        size = size or plan.frame_size(frame.width, frame.height, len(wanted))
         last = frame
         if frame.time >= wanted[position] - tick:
-            yield float(frame.time), _rgb(frame, plan, len(wanted))
+            yield float(frame.time), _rgb(frame, size, plan)
             last = None
             while position < len(wanted) and wanted[position] - tick <= frame.time:
                 position += 1
             if position == len(wanted):
                 return
-    if last is not None:
-        yield float(last.time), _rgb(last, plan, len(wanted))
+    if last is not None and size is not None:
+        yield float(last.time), _rgb(last, size, plan)
 
 
-def _rgb(frame: Any, plan: _Plan, count: int) -> np.ndarray:
-    width, height = plan.frame_size(frame.width, frame.height, count)
-    turned = -round((getattr(frame, "rotation", 0) or 0) / 90) % 4
-    array: np.ndarray = frame.to_ndarray(format="rgb24", width=width, height=height)
-    return np.ascontiguousarray(np.rot90(array, -turned)) if turned else array
+def _rgb(frame: Any, size: tuple[int, int], plan: _Plan) -> np.ndarray:
+    """One frame as uint8 (H, W, 3), scaled to `size` (width, height) and turned upright."""
+    check_size(frame.width, frame.height, plan.limits, plan.name)
+    array: np.ndarray = frame.to_ndarray(format="rgb24", width=size[0], height=size[1])
+    quarters = round((getattr(frame, "rotation", 0) or 0) / 90) % 4
+    return np.ascontiguousarray(np.rot90(array, quarters)) if quarters else array
 
 
 def _decode_animation(data: bytes, kind: str, plan: _Plan) -> Video:

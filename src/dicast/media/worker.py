@@ -19,7 +19,7 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -208,8 +208,9 @@ class _Child:
             write_message(_pipe(process.stdin), header, data)
             answer, pixels = read_message(_pipe(process.stdout), self._most_bytes())
         except (OSError, EOFError, ValueError):
+            code = _exit_code(process)
             self.kill()
-            self._explain(process, late, name)
+            self._explain(code, late, name)
         finally:
             timer.cancel()
         self._jobs += 1
@@ -233,12 +234,13 @@ class _Child:
     def _most_bytes(self) -> int:
         return 3 * max(self._limits.image_pixels, self._limits.video_pixels)
 
-    def _explain(self, process: subprocess.Popen[bytes], late: threading.Event, name: str) -> None:
+    def _explain(self, code: int | None, late: threading.Event, name: str) -> NoReturn:
         seconds = self._limits.decode_seconds
         if late.is_set():
             refuse(name, f"decoding takes longer than the limit of {seconds:g} seconds", limit=seconds)
-        code = process.returncode
-        how = f"signal {-code}" if code is not None and code < 0 else f"status {code}"
+        if code is None:
+            refuse(name, "the decoder returned more than the limits allow, or nothing readable")
+        how = f"signal {-code}" if code < 0 else f"status {code}"
         refuse(name, f"the decoder crashed on this file ({how})", seen=how)
 
 
@@ -295,6 +297,14 @@ def _end(process: subprocess.Popen[bytes]) -> None:
                 pipe.close()
             except OSError:
                 continue  # unsent bytes of a job that died
+
+
+def _exit_code(process: subprocess.Popen[bytes]) -> int | None:
+    """How the process ended, if it has or is about to; None if it still runs."""
+    try:
+        return process.wait(_GRACE_SECONDS)
+    except subprocess.TimeoutExpired:
+        return None
 
 
 def _kill_late(process: subprocess.Popen[bytes], late: threading.Event) -> None:
