@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -155,7 +155,7 @@ def _answer(
     raw = dict(zip(encoded.options, np.asarray(logits, dtype=np.float64).tolist(), strict=True))
     probabilities = {option: by_option[option] for option in question.options}
     values = list(probabilities.values())
-    common = {
+    common: dict[str, Any] = {
         "probabilities": probabilities,
         "confidence": confidence_of(kind, values, rule),
         "logits": {option: raw[option] for option in question.options},

@@ -275,7 +275,7 @@ def save_head(head: Any, folder: Path) -> None:
     text = json.dumps({key: getattr(config, key) for key in keys}, indent=2)
     (folder / HEAD_CONFIG).write_text(text, encoding="utf-8")
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in head.state_dict().items()}
-    save_file(tensors, folder / HEAD_WEIGHTS, metadata={"format": "pt"})
+    save_file(tensors, folder / HEAD_WEIGHTS)
 
 
 def copy_files(source: Path, target: Path) -> None:

@@ -183,6 +183,14 @@ class ClefEncoder:
         self._pieces = Pieces(tokenizer)
         self._header, self._suffix = self._pieces.ids([HEADER, SUFFIX], "parse")
 
+    @classmethod
+    def sharing(cls, other: ClefEncoder, *, media: Callable[[Record], MediaEncoding] | None) -> ClefEncoder:
+        """An encoder with another media reader that shares the tokenizer and piece cache of `other`."""
+        shared = cls.__new__(cls)
+        shared.__dict__.update(other.__dict__)
+        shared._media = media
+        return shared
+
     def encode(self, record: Record, options: EncodeOptions = DEFAULT_OPTIONS) -> ClefEncoding:
         """Token ids and spans of a record.
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 LOGIT_SCALE_LIMIT = math.log(100.0)
@@ -110,7 +110,8 @@ class MemoryAttention(nn.Module):
         if form == "auto":
             form = self.cheaper_form(query.shape[1], memory.shape[1])
         attend = self._absorbed if form == "absorbed" else self._projected
-        return self.out_proj(attend(query, memory, mask))
+        out: Tensor = self.out_proj(attend(query, memory, mask))
+        return out
 
     def cheaper_form(self, queries: int, rows: int) -> Literal["absorbed", "projected"]:
         """Which form needs fewer multiplications for N queries over S rows.
@@ -124,11 +125,12 @@ class MemoryAttention(nn.Module):
         return "absorbed" if absorbed < projected else "projected"
 
     def _split(self, rows: Tensor) -> Tensor:
-        return rows.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [B, h, N, d]
+        return rows.view(*rows.shape[:-1], self.heads, -1).transpose(1, 2)  # [B, h, N, d]
 
     def _projected(self, query: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
-        wq, wkv = self.in_proj_weight.split((self.width, 2 * self.width))
-        bq, bkv = self.in_proj_bias.split((self.width, 2 * self.width))
+        width = self.width
+        wq, wkv = self.in_proj_weight[:width], self.in_proj_weight[width:]
+        bq, bkv = self.in_proj_bias[:width], self.in_proj_bias[width:]
         q = self._split(F.linear(query, wq, bq))
         k, v = (self._split(part) for part in F.linear(memory, wkv, bkv).chunk(2, dim=-1))
         dropout = self.dropout if self.training else 0.0
@@ -178,7 +180,8 @@ class EvidenceLayer(nn.Module):
     def forward(self, options: Tensor, memory: Tensor, mask: Tensor, form: AttentionForm = "auto") -> Tensor:
         """Options ``[B, O, W]`` after reading memory ``[B, S, W]``."""
         options = options + self.attention(self.query_norm(options), self.memory_norm(memory), mask, form)
-        return options + self.feedforward(self.feedforward_norm(options))
+        out: Tensor = options + self.feedforward(self.feedforward_norm(options))
+        return out
 
 
 class FieldLayer(nn.Module):
@@ -204,7 +207,8 @@ class FieldLayer(nn.Module):
         fields = fields + self.dropout(self.self_attn(normed, normed, field_mask, form))
         fields = fields + self.dropout(self.multihead_attn(self.norm2(fields), memory, mask, form))
         inner = self.dropout(F.gelu(self.linear1(self.norm3(fields))))
-        return fields + self.dropout(self.linear2(inner))
+        out: Tensor = fields + self.dropout(self.linear2(inner))
+        return out
 
 
 class JointSchemaHead(nn.Module):

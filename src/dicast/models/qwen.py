@@ -70,7 +70,7 @@ class QwenBackbone(nn.Module):
 
     def lexical_rows(self, ids: Tensor) -> Tensor:
         """Rows ``[U, H]`` of the output embedding in float32, for token ids ``[U]``."""
-        weight = self.model.lm_head.weight
+        weight: Tensor = self.model.lm_head.weight
         return weight[ids.to(weight.device)].float()
 
     def _media_arguments(self, batch: Batch) -> dict[str, Tensor]:
@@ -111,7 +111,7 @@ def load_backbone(
     raw = read_config(folder)
     vision = vision and raw["model_type"] == "qwen3_5"
     config: Any = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    family = Qwen3_5ForConditionalGeneration if vision else Qwen3_5ForCausalLM
+    family: Any = Qwen3_5ForConditionalGeneration if vision else Qwen3_5ForCausalLM
     if not vision and hasattr(config, "text_config"):
         config = config.text_config
     try:

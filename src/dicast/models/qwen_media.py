@@ -79,8 +79,9 @@ def load_media_reader(folder: Path, **kwargs: Mapping[str, Any]) -> QwenMediaRea
     """
     from transformers import AutoProcessor
 
+    family: Any = AutoProcessor
     try:
-        return QwenMediaReader(AutoProcessor.from_pretrained(folder, trust_remote_code=False, **kwargs))
+        return QwenMediaReader(family.from_pretrained(folder, trust_remote_code=False, **kwargs))
     except ImportError as error:
         raise MissingDependencyError(
             f"images and videos need more packages (pip install 'dicast[torch]'): {error}"
