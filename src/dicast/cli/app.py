@@ -21,7 +21,7 @@ import typer
 
 from dicast._version import __version__
 from dicast.cli.text import printable
-from dicast.errors import DicastError, InputError
+from dicast.errors import CheckpointError, DicastError, InputError
 
 COMMANDS = {
     "decide": "Answer questions about one state: a System One request in, probabilities out.",
@@ -38,11 +38,15 @@ COMMANDS = {
 
 EXIT_OK, EXIT_ERROR, EXIT_BAD_INPUT = 0, 1, 2
 DEBUG_VARIABLE = "DICAST_DEBUG"
-_COMPLETION_VARIABLE = "_DICAST_COMPLETE"
+_COMPLETION_WORDS = ("_TYPER_COMPLETE_ARGS", "COMP_WORDS")
+"""Where shells put the line to complete (typer's convention)."""
 
 
 def main() -> None:
     """Run the command line of this process and exit."""
+    if not sys.stderr.isatty():
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     sys.exit(run(sys.argv[1:]))
 
 
@@ -50,11 +54,12 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code; errors are written to standard error."""
     arguments = arguments or ["--help"]
     command = _command_of(arguments)
-    before = arguments[: arguments.index(command)] if command else arguments
+    place = arguments.index(command) if command else len(arguments)
+    before, behind = arguments[:place], arguments[place + 1 :]
     debug = "--debug" in before or os.environ.get(DEBUG_VARIABLE, "") not in ("", "0")
     try:
-        application = build(command)
-        code = application(args=list(arguments), prog_name="dicast", standalone_mode=False)
+        application = build(command or _command_of(_words_to_complete()))
+        code = application(args=list(arguments), prog_name="dicast", standalone_mode=False, obj=list(behind))
         sys.stdout.flush()
         return code if isinstance(code, int) else EXIT_OK
     except BrokenPipeError:
@@ -73,8 +78,7 @@ def build(only: str | None = None) -> typer.Typer:
     """The application.
 
     Args:
-        only: the one command whose module is imported; the others are there by name. None: no module is imported,
-            unless a shell asks for completions, which needs them all.
+        only: the one command whose module is imported; the others are there by name.
     """
     application = typer.Typer(
         name="dicast",
@@ -84,20 +88,25 @@ def build(only: str | None = None) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     application.callback()(_global_options)
-    completing = _COMPLETION_VARIABLE in os.environ
     for name, text in COMMANDS.items():
-        function = _load(name) if completing or name == only else _placeholder
-        application.command(name, help=None if function is not _placeholder else text, short_help=text)(function)
+        function = _load(name) if name == only else _placeholder
+        application.command(name, short_help=text)(function)
     return application
 
 
-def _global_options(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show a traceback when a command fails.")] = False,
-) -> None:
-    if version:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         print(f"dicast {__version__}")
         raise typer.Exit
+
+
+def _global_options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show a traceback when a command fails.")] = False,
+) -> None:
+    """Options before the command; `run` looks for `--debug` itself, since an error may come before this is called."""
 
 
 def _placeholder() -> None:
@@ -115,9 +124,15 @@ def _command_of(arguments: Sequence[str]) -> str | None:
     return first if first in COMMANDS else None
 
 
+def _words_to_complete() -> Sequence[str]:
+    """The line that a shell wants completed, without the program's name; empty when nothing is to be completed."""
+    line = next((os.environ[name] for name in _COMPLETION_WORDS if name in os.environ), "")
+    return line.split()[1:]
+
+
 def _explain(error: Exception) -> tuple[str, int]:
     """One sentence about an error, and the exit code."""
-    if isinstance(error, InputError):
+    if isinstance(error, InputError | CheckpointError):
         return str(error), EXIT_BAD_INPUT
     if isinstance(error, typer.TyperException):
         return error.format_message(), error.exit_code

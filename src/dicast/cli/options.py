@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import typer
 
-from dicast.errors import ConfigError
+from dicast.errors import ConfigError, ModelNotFoundError
+
+ALIAS_PREFIXES = ("jev-", "clef", "dicast-")
+"""Model names in a request that any loaded model answers, as the server does by default."""
 
 ModelOption: TypeAlias = Annotated[
     str | None,
@@ -46,3 +50,25 @@ def read_bytes(path: str) -> bytes:
 def unreadable(path: str, error: OSError) -> ConfigError:
     """The error for a file that cannot be opened."""
     return ConfigError(f"cannot read {path}: {(error.strerror or str(error)).lower()}", seen=path)
+
+
+def write_json(value: object) -> None:
+    """Write a value to standard output as indented UTF-8, whatever the locale."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=2)
+    sys.stdout.buffer.write(text.encode("utf-8") + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def check_model_name(requested: str | None, loaded: str) -> None:
+    """Refuse a request made for another model than the one that would answer it; a hosted alias means any.
+
+    Raises:
+        ModelNotFoundError: another model is asked for.
+    """
+    if requested is None or requested == loaded or requested.startswith(ALIAS_PREFIXES):
+        return
+    raise ModelNotFoundError(
+        f"the request asks for {requested!r}, but {loaded!r} is loaded: choose with --model, or leave the model out",
+        field="model",
+        seen=requested,
+    )
