@@ -63,7 +63,8 @@ def test_without_a_fitting_entry_logits_pass_unchanged() -> None:
 
 
 def test_vector_scales_and_shifts_each_level() -> None:
-    assert FULL.apply("score", np.ones((2, 3), np.float32)).tolist() == [[1.0, 1.0, 1.5]] * 2
+    logits = np.array([[1.0, 0.0, -1.0], [4.0, 3.0, 2.0]], np.float32)  # the same answer twice, one shifted
+    assert FULL.apply("score", logits).tolist() == [[1.0, -1.0, -0.5]] * 2
 
 
 def test_isotonic_maps_the_probability_of_true() -> None:

@@ -68,6 +68,8 @@ class Temperature:
 class Vector:
     """Scale and shift every logit on its own (Guo et al. 2017); only where option positions have a fixed meaning.
 
+    The mean of a question's logits is taken off first, since a common summand of all logits means nothing.
+
     Attributes:
         type: ``noul`` or ``score``; a choice has no fixed options.
         scale: one positive factor per option.
@@ -269,7 +271,8 @@ class Calibration:
             return _apply_isotonic(self.isotonic, logits)
         vector = _first(self.vectors, lambda v: v.type == kind and len(v.scale) == options)
         if vector is not None:
-            moved: Floats = logits * np.asarray(vector.scale) + np.asarray(vector.bias)
+            centred = logits - logits.mean(axis=-1, keepdims=True)
+            moved: Floats = centred * np.asarray(vector.scale) + np.asarray(vector.bias)
             return moved.astype(logits.dtype)
         temperature = self.temperature(kind, options)
         return logits if temperature == 1.0 else np.asarray(logits / temperature, logits.dtype)
