@@ -53,7 +53,7 @@ def test_saving_writes_the_release_layout_byte_stable(copy: Path, tmp_path: Path
 def test_a_chat_model_is_named_as_such(copy: Path) -> None:
     for name in ("joint_head_config.json", "joint_head.safetensors"):
         (copy / name).unlink()
-    with pytest.raises(CheckpointError, match="no joint schema head .* this is a chat or base model"):
+    with pytest.raises(CheckpointError, match=r"no joint schema head .* this is a chat or base model"):
         kind_of(copy)
 
 

@@ -65,7 +65,8 @@ def confidence_of(kind: QuestionType, probabilities: npt.ArrayLike, rule: Confid
         kind: question type; only the ``typesafe`` rule tells scores from the others.
         probabilities: ``[n]``, summing to 1, in level order for scores.
         rule: ``typesafe`` (TypeSafe's adapter library: excess of the mode over uniform for choices, normalised distance
-            from the mode for scores), ``pmax`` (Clef's release), ``purity`` (hosted Workers AI) or ``entropy`` (1 - H/ln n).
+            from the mode for scores), ``pmax`` (Clef's release), ``purity`` (hosted Workers AI) or ``entropy``
+            (1 - H/ln n).
 
     Raises:
         KeyError: the rule is unknown.

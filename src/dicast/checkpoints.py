@@ -63,7 +63,8 @@ def load_model(
         name: None or ``"dicast-embedded"`` for the embedded model; a folder; or a hub name such as
             ``Cloudflare/clef-flash``, optionally with ``@revision``.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
-        dtype: dtype of the backbone: ``auto``, ``float32``, ``bfloat16``, ``float16`` (rules in `dicast.models.devices`).
+        dtype: dtype of the backbone: ``auto``, ``float32``, ``bfloat16``, ``float16``
+            (rules in `dicast.models.devices`).
         vision: whether to load the vision tower of a checkpoint that has one.
         max_length: most tokens of one record, for Clef checkpoints.
         head_dtype: dtype of the joint schema head of a Clef checkpoint.

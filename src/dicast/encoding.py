@@ -37,8 +37,8 @@ from dicast.models.base import DEFAULT_OPTIONS, ControlTokens, EncodeOptions, Qu
 from dicast.records import JSON, Choice, Noul, Question, Record
 
 HEADER = (
-    "<|im_start|>system\nRead the complete state and schema. Decide every field jointly. Each answer must be exactly one "
-    "of that field's allowed options.<|im_end|>\n<|im_start|>user\nSTATE:\n"
+    "<|im_start|>system\nRead the complete state and schema. Decide every field jointly. "
+    "Each answer must be exactly one of that field's allowed options.<|im_end|>\n<|im_start|>user\nSTATE:\n"
 )
 SCHEMA = "\n\nSCHEMA FIELDS:\n"
 FIELD = "\nFIELD {number}\nID: {id}\nTYPE: {type}\nINSTRUCTION: "
@@ -73,7 +73,8 @@ class MediaEncoding:
     Attributes:
         ids: token ids that stand between the header and the state.
         token_types: per id: 0 text, 1 image placeholder, 2 video placeholder.
-        tensors: processor output (`pixel_values`, `image_grid_thw`, `pixel_values_videos`, `video_grid_thw`); opaque here.
+        tensors: processor output (`pixel_values`, `image_grid_thw`, `pixel_values_videos`, `video_grid_thw`),
+            opaque here.
         key: content hash of the media and of the processor's options, for caches.
     """
 

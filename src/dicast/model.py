@@ -52,12 +52,12 @@ class DecisionModel:
 
         Args:
             state: text or any JSON value.
-            questions: question id -> :class:`~dicast.records.Noul`, ``Choice``, ``Score`` or the same as a dict in System
-                One form; or a Pydantic model, whose fields are the questions.
+            questions: question id -> :class:`~dicast.records.Noul`, ``Choice``, ``Score`` or the same as a dict in
+                System One form; or a Pydantic model, whose fields are the questions.
             images: pictures shown with the state: PIL images, arrays, bytes, paths or data URLs.
             videos: videos shown with the state.
-            truncation: ``"refuse"`` (default) or ``"state_end"``, which cuts the end of a state that does not fit and says
-                so in ``decision.truncated``.
+            truncation: ``"refuse"`` (default) or ``"state_end"``, which cuts the end of a state that does not fit and
+                says so in ``decision.truncated``.
             max_length: most tokens of the whole record; None means the model's own limit.
             media_kwargs: extra arguments for the checkpoint's media processor.
 

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from dicast.records import QuestionType, Record
+
+if TYPE_CHECKING:
+    from dicast.engine.batches import BatchLimits
 
 Logits: TypeAlias = list[npt.NDArray[np.float32]]
 """Logits of one record: per question, in request order, an array ``[n_options]`` in encoding order."""
@@ -28,8 +31,8 @@ class EncodeOptions:
     """How to encode a record.
 
     Attributes:
-        truncation: ``"refuse"`` raises TokenBudgetError when the record does not fit; ``"state_end"`` cuts the end of the
-            state and reports how much.
+        truncation: ``"refuse"`` raises TokenBudgetError when the record does not fit; ``"state_end"`` cuts the end of
+            the state and reports how much.
         max_length: most tokens of the whole sequence; None means the model's own limit.
         max_state_tokens: most tokens of the state; None means no limit of its own.
         control_tokens: ``"text"`` encodes control-token strings in user text as ordinary text; ``"parse"`` turns them
@@ -132,3 +135,21 @@ class Model(Protocol):
 
     def score(self, encodings: Sequence[Any]) -> list[Logits]:
         """Logits of each encoding, in order."""
+
+
+class Scored(NamedTuple):
+    """Logits of one encoding, and how many of its tokens were not computed again because a cache knew them."""
+
+    logits: Logits
+    cached_tokens: int = 0
+
+
+@runtime_checkable
+class Planner(Protocol):
+    """A model that reuses work between records, and so wants a say in which of them are scored together."""
+
+    def plan(self, encodings: Sequence[Any], limits: BatchLimits) -> list[list[int]]:
+        """Batches of indices into `encodings`; every index is in exactly one."""
+
+    def score_reusing(self, encodings: Sequence[Any]) -> list[Scored]:
+        """Logits of the encodings of one batch, in order, and what was reused."""

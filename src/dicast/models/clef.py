@@ -115,7 +115,8 @@ class ClefModel:
         ):
             if present and not able:
                 raise CapabilityError(
-                    f"{self.info.name} was loaded without its vision tower and can't read {kind}; load it with vision=True",
+                    f"{self.info.name} was loaded without its vision tower and can't read {kind}; "
+                    "load it with vision=True",
                     field=kind,
                 )
         return self.encoder.encode(record, options)

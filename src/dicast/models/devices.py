@@ -1,8 +1,8 @@
 """Where and in which dtype a torch model runs: the one place that decides both.
 
 Rules for `dtype="auto"`: bfloat16 on CUDA and MPS; on a CPU float32, unless the processor multiplies bfloat16 itself
-(AMX or AVX-512-BF16), where bfloat16 is as quick and half the size. float16 is never used on a CPU: it is slow there and
-overflows in this model family.
+(AMX or AVX-512-BF16), where bfloat16 is as quick and half the size. float16 is never used on a CPU: it is slow there
+and overflows in this model family.
 """
 
 from __future__ import annotations

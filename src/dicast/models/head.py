@@ -106,7 +106,7 @@ class MemoryAttention(nn.Module):
         nn.init.zeros_(self.out_proj.bias)
 
     def forward(self, query: Tensor, memory: Tensor, mask: Tensor, form: AttentionForm = "auto") -> Tensor:
-        """Attend from ``query [B, N, W]`` to ``memory [B, S, W]`` where ``mask [B, S]`` is True; gives ``[B, N, W]``."""
+        """Attend from ``query [B, N, W]`` to ``memory [B, S, W]`` where ``mask [B, S]``: gives ``[B, N, W]``."""
         if form == "auto":
             form = self.cheaper_form(query.shape[1], memory.shape[1])
         attend = self._absorbed if form == "absorbed" else self._projected
@@ -253,7 +253,7 @@ class JointSchemaHead(nn.Module):
         return self.memory_projection.weight.dtype
 
     def read(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """Normed rows ``[..., H]`` and memory rows ``[..., W]`` of final hidden states ``[..., H]``, in the head's dtype."""
+        """Normed rows ``[..., H]`` and memory rows ``[..., W]`` of hidden states ``[..., H]``, in the head's dtype."""
         normed = self.hidden_norm(hidden.to(self.dtype))
         return normed, self.memory_projection(normed)
 
@@ -295,7 +295,7 @@ class JointSchemaHead(nn.Module):
         return fields
 
     def _option_summary(self, inputs: HeadInputs, base: Tensor, options: Tensor) -> Tensor:
-        """Mean of each question's own options weighted by softmax of their similarity to the question: ``[B, Q, W]``."""
+        """Mean of each question's own options, weighted by softmax of their similarity to it: ``[B, Q, W]``."""
         asked = torch.arange(base.shape[1], device=base.device)
         member = (inputs.owner[:, None, :] == asked[None, :, None]) & inputs.option_mask[:, None, :]
         scores = torch.matmul(base, options.transpose(1, 2)) / math.sqrt(self.config.width)

@@ -186,8 +186,8 @@ def _check_output_embedding(model: Any, folder: Path) -> None:
     weight = model.lm_head.weight
     if not weight.is_floating_point() or weight.dim() != 2:
         raise CheckpointError(
-            f"{folder} has a quantised output embedding (lm_head, {weight.dtype}); the joint schema head reads its rows, "
-            "so it must be kept in floating point"
+            f"{folder} has a quantised output embedding (lm_head, {weight.dtype}); the joint schema head reads "
+            "its rows, so it must be kept in floating point"
         )
 
 
