@@ -10,8 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dicast.answers import Calibrator, ConfidenceRule, make_decision
+from dicast.answers import Calibrator, ConfidenceRule
 from dicast.checkpoints import load_model, resolve
+from dicast.engine.batches import limits_for
+from dicast.engine.scoring import answer, prepare, score_all
 from dicast.models.base import EncodeOptions, Model, ModelInfo, Truncation
 from dicast.records import JSON, Decision, Record, as_questions, check_limits
 
@@ -46,6 +48,7 @@ class DecisionModel:
         videos: Sequence[Any] = (),
         truncation: Truncation = "refuse",
         max_length: int | None = None,
+        isolate: bool = False,
         media_kwargs: Mapping[str, Any] | None = None,
     ) -> Decision[Any]:
         """Answer questions about a state.
@@ -59,6 +62,8 @@ class DecisionModel:
             truncation: ``"refuse"`` (default) or ``"state_end"``, which cuts the end of a state that does not fit and
                 says so in ``decision.truncated``.
             max_length: most tokens of the whole record; None means the model's own limit.
+            isolate: score every question alone, under a neutral id, so that other questions and their order cannot move
+                its answer.
             media_kwargs: extra arguments for the checkpoint's media processor.
 
         Returns:
@@ -73,34 +78,42 @@ class DecisionModel:
         schema, built = _questions(questions)
         record = Record(state, built, images, videos, media_kwargs or {})
         options = EncodeOptions(truncation=truncation, max_length=max_length)
-        decision = self.decide_batch([record], options=options)[0]
+        decision = self.decide_batch([record], options=options, isolate=isolate)[0]
         return schema.attach(decision) if schema else decision
 
     def decide_batch(
-        self, records: Iterable[Record | Mapping[str, Any]], *, options: EncodeOptions | None = None
+        self,
+        records: Iterable[Record | Mapping[str, Any]],
+        *,
+        options: EncodeOptions | None = None,
+        isolate: bool = False,
     ) -> list[Decision[Any]]:
-        """Answer many records; the same answers as one by one, in the same order, but quicker.
+        """Answer many records; the same answers as one by one up to rounding, in the same order, but quicker.
+
+        Deadlines, progress and errors per record are the matter of :class:`dicast.engine.Engine`.
 
         Args:
             records: :class:`~dicast.records.Record` objects or dicts with ``state`` and ``questions``.
             options: how to encode them.
+            isolate: as in :meth:`decide`.
 
         Raises:
-            RecordError, TokenBudgetError, CapabilityError, MediaError: as :meth:`decide`, naming the record's place.
+            RecordError, TokenBudgetError, CapabilityError, MediaError: as :meth:`decide`.
+            EngineError: the model failed on a record.
         """
         checked = [check_limits(as_record(record)) for record in records]
-        encodings = [self.model.encode(record, options or EncodeOptions()) for record in checked]
-        logits = self.model.score(encodings)
+        prepared = [prepare(self.model, record, options or EncodeOptions(), isolate=isolate) for record in checked]
+        parts = [part for item in prepared for part in item.parts]
+        outcomes = iter(score_all(self.model, parts, limits_for(self.info)))
         return [
-            make_decision(
-                record,
-                encoding,
-                values,
+            answer(
+                item,
+                [next(outcomes) for _ in item.parts],
                 calibration=self.calibration,
                 model=self.info.name,
                 confidence=self.confidence,
             )
-            for record, encoding, values in zip(checked, encodings, logits, strict=True)
+            for item in prepared
         ]
 
     def logits(
