@@ -3,9 +3,9 @@ from __future__ import annotations
 import random
 
 import pytest
+from tests.engine.fakes import INFO
 
 from dicast.engine.batches import ACCELERATOR_LIMITS, CPU_LIMITS, BatchLimits, form_batches, limits_for, padding_share
-from tests.engine.fakes import INFO
 
 
 @pytest.mark.parametrize("limits", [CPU_LIMITS, ACCELERATOR_LIMITS, BatchLimits(500, 4, 0.0)])

@@ -11,6 +11,7 @@ from concurrent.futures import CancelledError
 from typing import Any
 
 import pytest
+from tests.engine.fakes import FakeModel, record
 
 from dicast.engine import BatchLimits, Engine
 from dicast.errors import (
@@ -23,7 +24,6 @@ from dicast.errors import (
 )
 from dicast.model import DecisionModel
 from dicast.records import Noul, Record
-from tests.engine.fakes import FakeModel, record
 
 
 def test_an_idle_engine_scores_at_once_and_alone() -> None:
