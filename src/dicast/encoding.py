@@ -26,7 +26,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -82,6 +82,10 @@ class MediaEncoding:
     token_types: Sequence[int]
     tensors: Mapping[str, Any]
     key: str = ""
+
+
+MediaReader: TypeAlias = Callable[[Record, int], MediaEncoding]
+"""Prepares the media of a record that may have so many tokens; raises MediaError or TokenBudgetError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +173,7 @@ class ClefEncoder:
     Args:
         tokenizer: the checkpoint's tokenizer (see :func:`load_tokenizer`).
         max_length: most tokens of a record when the options don't say.
-        media: prepares a record's images and videos; None for a text-only model.
+        media: prepares a record's images and videos, given the most tokens of the record; None for a text-only model.
     """
 
     def __init__(
@@ -177,7 +181,7 @@ class ClefEncoder:
         tokenizer: Tokenizer,
         *,
         max_length: int = DEFAULT_MAX_LENGTH,
-        media: Callable[[Record], MediaEncoding] | None = None,
+        media: MediaReader | None = None,
     ) -> None:
         self.max_length = max_length
         self._media = media
@@ -185,7 +189,7 @@ class ClefEncoder:
         self._header, self._suffix = self._pieces.ids([HEADER, SUFFIX], "parse")
 
     @classmethod
-    def sharing(cls, other: ClefEncoder, *, media: Callable[[Record], MediaEncoding] | None) -> ClefEncoder:
+    def sharing(cls, other: ClefEncoder, *, media: MediaReader | None) -> ClefEncoder:
         """An encoder with another media reader that shares the tokenizer and piece cache of `other`."""
         shared = cls.__new__(cls)
         shared.__dict__.update(other.__dict__)
@@ -200,10 +204,11 @@ class ClefEncoder:
         """
         texts = [render(record.state), *_schema_texts(record.questions)]
         state, *schema = self._pieces.ids(texts, options.control_tokens)
-        media = self._media(record) if self._media and record.has_media else None
+        limit = options.max_length if options.max_length is not None else self.max_length
+        media = self._media(record, limit) if self._media and record.has_media else None
         media_ids = tuple(media.ids) if media else ()
         fixed = len(self._header) + len(media_ids) + sum(map(len, schema)) + len(self._suffix)
-        kept = self._fit(state, fixed, len(media_ids), options)
+        kept = self._fit(state, fixed, len(media_ids), limit, options)
         prefix = (*self._header, *media_ids, *kept)
         questions = tuple(_place(record.questions, schema, len(prefix)))
         ids = np.fromiter((i for part in (prefix, *schema, self._suffix) for i in part), dtype=np.int64)
@@ -217,9 +222,10 @@ class ClefEncoder:
             media=media,
         )
 
-    def _fit(self, state: tuple[int, ...], fixed: int, media: int, options: EncodeOptions) -> tuple[int, ...]:
+    def _fit(
+        self, state: tuple[int, ...], fixed: int, media: int, limit: int, options: EncodeOptions
+    ) -> tuple[int, ...]:
         """The state's tokens that fit: all of them, or a cut from the end where that was asked for."""
-        limit = options.max_length if options.max_length is not None else self.max_length
         if fixed > limit:
             shown = f" ({media} of them for images and videos)" if media else ""
             raise TokenBudgetError(

@@ -8,7 +8,7 @@
 """
 
 from dicast.media.cost import Geometry, image_tokens, smart_resize, video_tokens
-from dicast.media.images import check_image_bytes, decode_image
+from dicast.media.images import check_image_bytes, decode_image, is_pillow
 from dicast.media.limits import DEFAULT_LIMITS, MediaLimits, check_count
 from dicast.media.remote import RemotePolicy
 from dicast.media.sniff import image_size, sniff
@@ -31,6 +31,7 @@ __all__ = [
     "from_frames",
     "image_size",
     "image_tokens",
+    "is_pillow",
     "read_source",
     "read_wire_source",
     "sample_indices",

@@ -58,7 +58,7 @@ def decode_image(
         MediaError: unreadable, unsafe or over a limit; names the asset, the limit and what was seen.
         MissingDependencyError: Pillow is not installed.
     """
-    if _is_pillow(source):
+    if is_pillow(source):
         return _finish(source, name, limits, max_pixels, background)
     if hasattr(source, "__array__"):
         return _finish(_from_array(np.asarray(source), name, limits), name, limits, max_pixels, background)
@@ -135,8 +135,8 @@ def pillow() -> Any:
     return Image
 
 
-def _is_pillow(source: Any) -> bool:
-    """Whether source is a Pillow image, without importing Pillow for sources that are not."""
+def is_pillow(source: Any) -> bool:
+    """Whether a source is a Pillow image, without importing Pillow for sources that are not."""
     return any(kind.__module__ == "PIL.Image" and kind.__name__ == "Image" for kind in type(source).__mro__)
 
 

@@ -6,7 +6,7 @@ queues, caches of states (see :mod:`dicast.engine`) or probabilities.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dicast.batching import Batch, SpanTable, collate, split_options
-from dicast.encoding import ClefEncoder, ClefEncoding, MediaEncoding
+from dicast.encoding import ClefEncoder, ClefEncoding
 from dicast.errors import CapabilityError
 from dicast.models.base import DEFAULT_OPTIONS, EncodeOptions, Logits, ModelInfo
 from dicast.models.head import AttentionForm, HeadInputs, JointSchemaHead
@@ -132,6 +132,3 @@ class ClefModel:
     def collate(self, encodings: Sequence[ClefEncoding], starts: Sequence[int] | None = None) -> Batch:
         """Pad encodings to one batch."""
         return collate(encodings, pad_id=self.pad_id, starts=starts)
-
-
-MediaReader = Callable[[Record], MediaEncoding]

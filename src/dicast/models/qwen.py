@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from dicast.batching import Batch
+from dicast.encoding import MediaEncoding
 from dicast.errors import CheckpointError
+from dicast.models.qwen_positions import batch_positions
 
 MODEL_TYPES = ("qwen3_5", "qwen3_5_text")
 MEDIA_TENSORS = ("pixel_values", "image_grid_thw", "pixel_values_videos", "video_grid_thw")
@@ -64,25 +66,70 @@ class QwenBackbone(nn.Module):
         mask = torch.from_numpy(batch.mask).to(self.device)
         if not batch.media:
             return self._last(self.text(input_ids=ids, attention_mask=mask.long(), use_cache=False))
-        media = self._media_arguments(batch)
-        out = self.model.model(input_ids=ids, attention_mask=mask.long(), use_cache=False, **media)
+        out = self.text(
+            inputs_embeds=self.embed(ids, batch),
+            attention_mask=mask.long(),
+            position_ids=self.positions(batch),
+            use_cache=False,
+        )
         return self._last(out)
+
+    def embed(self, ids: Tensor, batch: Batch) -> Tensor:
+        """Input embeddings ``[B, L, H]``, with vision features at the places of the media tokens.
+
+        Places come from the encodings, not from token ids: a placeholder token in a user's text stays text.
+        """
+        rows: Tensor = self.text.get_input_embeddings()(ids)
+        rows = rows.clone()
+        shown = [(row, offset - int(batch.starts[row]), media) for row, offset, media in batch.media]
+        shown = [entry for entry in shown if entry[1] >= 0]  # the others lie in a cached prefix
+        features = self.vision_features([media for _, _, media in shown])
+        for (row, offset, media), (image, video) in zip(shown, features, strict=True):
+            types = torch.tensor(media.token_types, device=rows.device)
+            part = rows[row, offset : offset + len(types)]
+            for kind, feature in ((1, image), (2, video)):
+                if feature is not None:
+                    part[types == kind] = feature.to(part)
+        return rows
+
+    def vision_features(self, media: Sequence[MediaEncoding]) -> list[tuple[Tensor | None, Tensor | None]]:
+        """Per entry, the features ``[tokens, H]`` of its images and of its videos; equal entries are computed once."""
+        places: dict[str, int] = {}
+        distinct: list[MediaEncoding] = []
+        order = []
+        for entry in media:
+            key = entry.key or f"unkeyed {len(distinct)}"
+            if key not in places:
+                places[key] = len(distinct)
+                distinct.append(entry)
+            order.append(places[key])
+        images = self._tower(distinct, "pixel_values", "image_grid_thw")
+        videos = self._tower(distinct, "pixel_values_videos", "video_grid_thw")
+        return [(images[place], videos[place]) for place in order]
+
+    def positions(self, batch: Batch) -> Tensor:
+        """Rotary positions ``[3, B, L]`` (time, row, column)."""
+        merge = int(self.model.model.visual.spatial_merge_size)
+        return torch.from_numpy(batch_positions(batch, merge)).to(self.device)
+
+    def _tower(self, media: Sequence[MediaEncoding], pixels: str, grid: str) -> list[Tensor | None]:
+        """One pass of the vision tower over one kind of media: per entry its features, or None where it has none."""
+        having = [index for index, entry in enumerate(media) if pixels in entry.tensors]
+        features: list[Tensor | None] = [None] * len(media)
+        if not having:
+            return features
+        grids = [media[index].tensors[grid] for index in having]
+        values = torch.cat([media[index].tensors[pixels] for index in having]).to(self.device)
+        out = self.model.model.get_image_features(values, torch.cat(grids).to(self.device), return_dict=True)
+        assets = iter(out.pooler_output)
+        for index, own in zip(having, grids, strict=True):
+            features[index] = torch.cat([next(assets) for _ in range(len(own))])
+        return features
 
     def lexical_rows(self, ids: Tensor) -> Tensor:
         """Rows ``[U, H]`` of the output embedding in float32, for token ids ``[U]``."""
         weight: Tensor = self.model.lm_head.weight
         return weight[ids.to(weight.device)].float()
-
-    def _media_arguments(self, batch: Batch) -> dict[str, Tensor]:
-        types = torch.zeros(batch.ids.shape, dtype=torch.long)
-        for row, offset, media in batch.media:
-            types[row, offset : offset + len(media.token_types)] = torch.tensor(media.token_types)
-        arguments = {"mm_token_type_ids": types.to(self.device)}
-        for name in MEDIA_TENSORS:
-            parts = [media.tensors[name] for _, _, media in batch.media if name in media.tensors]
-            if parts:
-                arguments[name] = torch.cat(parts).to(self.device)
-        return arguments
 
     @staticmethod
     def _last(output: Any) -> Tensor:
