@@ -2,7 +2,8 @@
 
 Each change is a function (example, rng, wordings) -> example. Its probability is a key of [augment]; they are applied
 in the order of `CHANGES`, each seeded by the example and the epoch, so that a resumed run sees the same. Gold labels,
-soft labels and rewards follow every renaming and every subset; what falls away is renormalised (soft) or dropped (rewards).
+soft labels and rewards follow every renaming and every subset. What falls away is renormalised (soft labels) or dropped
+(rewards).
 """
 
 from __future__ import annotations

@@ -76,6 +76,7 @@ class ModelConfig:
     truncation: Literal["refuse", "state_end"] = key("refuse", "refuse long records, or cut the end of the state")
     cache_folder: str = key("", "train = head: folder of cached hidden states; empty: <run folder>/hidden")
     head_dropout: float = key(0.0, "dropout inside the head")
+    vision: bool = key(False, "clef: load the vision tower, for examples with images or videos; it never learns")
     options: dict[str, Any] = key({}, "further settings of the family, passed on as they are")
 
 
@@ -258,7 +259,7 @@ class ExportConfig:
     intended_use: str = key("", "sentence for the model card")
     onnx: bool = key(False, "also write ONNX files (segments only)")
     push: str = key("", "hub name to upload to; empty: no upload")
-    max_shard_gb: float = key(5.0, "largest safetensors shard, in gigabytes")
+    head_dtype: Literal["float32", "bfloat16"] = key("float32", "clef: dtype in which the head is stored")
 
 
 @dataclass(frozen=True)

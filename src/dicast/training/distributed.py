@@ -126,6 +126,11 @@ def stop_world() -> None:
         dist.destroy_process_group()
 
 
+def is_first_process() -> bool:
+    """Whether this process writes files; true for a process alone."""
+    return not dist.is_initialized() or dist.get_rank() == 0
+
+
 def pick_device(name: str, local_rank: int = 0) -> torch.device:
     """The device that a configuration names; "auto" prefers CUDA, then MPS, then the CPU.
 

@@ -99,7 +99,10 @@ def _train(config: Config, world: World, fresh: bool) -> dict[str, Any]:
     world.barrier()
     torch.manual_seed(config.run.seed)
     model = build(config)
-    model.module.to(world.device)
+    if world.sharded:
+        model.shard(world)
+    else:
+        model.module.to(world.device)
     reference = reference_policy(config, model, data.train, folder, world) if config.run.stage == "rlcd" else None
     trainer = Trainer(
         config,

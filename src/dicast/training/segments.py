@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from dicast.checkpoints import resolve
 from dicast.errors import CapabilityError, CheckpointError, ConfigError
@@ -28,11 +27,12 @@ from dicast.models.base import EncodeOptions
 from dicast.models.head import HeadConfig
 from dicast.models.segment_batch import SegmentBatch, plan_batch
 from dicast.models.segmented import SegmentModel
-from dicast.segments import SegmentEncoding, SegmentQuestion
+from dicast.segments import SegmentQuestion
 from dicast.training.config import Config, ModelConfig, OptimizerConfig
 from dicast.training.data import Example
+from dicast.training.distributed import World, is_first_process
 from dicast.training.objectives import PaddedLogits
-from dicast.training.trainable import parameter_groups
+from dicast.training.trainable import LogitPlaces, blamed_on, parameter_groups
 
 CHARACTERS_PER_TOKEN: Final = 4
 SEGMENT_OVERHEAD: Final = 3
@@ -47,23 +47,16 @@ class SegmentTrainingBatch:
     Attributes:
         questions: per record, its questions in the order of the rows of the logits.
         plan: segments and index arrays (numpy; the net moves them).
-        place: [N, O] int64, where each logit lies in the net's flattened [B, options].
-        mask: [N, O] bool.
-        types: [N] int64.
-        record: [N] int64.
+        places: where each question's logits lie.
     """
 
     questions: list[tuple[SegmentQuestion, ...]]
     plan: SegmentBatch
-    place: Tensor
-    mask: Tensor
-    types: Tensor
-    record: Tensor
+    places: LogitPlaces
 
     def to(self, device: Any) -> SegmentTrainingBatch:
         """The batch with its tensors on a device."""
-        moved = {name: getattr(self, name).to(device) for name in ("place", "mask", "types", "record")}
-        return dataclasses.replace(self, **moved)
+        return dataclasses.replace(self, places=self.places.to(device))
 
 
 class SegmentTrainable:
@@ -95,17 +88,19 @@ class SegmentTrainable:
             TokenBudgetError: a record is too long.
             CapabilityError: a record shows images or videos.
         """
+        questions, encodings = [], []
         for example in examples:
-            if example.record.has_media:
-                raise CapabilityError("the segment model reads no images or videos", field=example.place)
-        encodings = [self.model.encode(example.record, self._options) for example in examples]
+            with blamed_on(example):
+                if example.record.has_media:
+                    raise CapabilityError("the segment model reads no images or videos", field="images")
+                encodings.append(self.model.encode(example.record, self._options))
+            questions.append(encodings[-1].questions)
         plan = plan_batch(encodings)
-        return SegmentTrainingBatch([encoding.questions for encoding in encodings], plan, *_places(encodings, plan))
+        return SegmentTrainingBatch(questions, plan, LogitPlaces.of(questions, plan.label.shape[1]))
 
     def forward_batch(self, batch: SegmentTrainingBatch) -> PaddedLogits:
         """Float32 logits [N, O]."""
-        logits = self.module(batch.plan).float().flatten()[batch.place]
-        return PaddedLogits(logits, batch.mask, batch.types, batch.record)
+        return batch.places.pick(self.module(batch.plan))
 
     def parameter_groups(self, config: OptimizerConfig) -> list[dict[str, Any]]:
         """Encoder with `lr` (falling per layer by `layer_decay`), head and prior with `head_lr`."""
@@ -118,8 +113,18 @@ class SegmentTrainable:
         named = self.module.named_parameters()
         return parameter_groups(named, config, is_head=lambda name: not name.startswith("bert."), depth=depth)
 
+    def shard(self, world: World) -> None:
+        """Refused: the model is small.
+
+        Raises:
+            CapabilityError: always.
+        """
+        raise CapabilityError("the segments family is not sharded; use replicate", field="distributed.strategy")
+
     def save(self, folder: Path) -> None:
         """Write `model.safetensors`, `dicast.json` and `tokenizer.json`."""
+        if not is_first_process():
+            return
         self.model.save(folder, self._folder / "tokenizer.json")
 
 
@@ -176,32 +181,9 @@ def _set_dropout(model: SegmentModel, probability: float) -> None:
             module.dropout = probability  # type: ignore[assignment]
 
 
-def _places(encodings: Sequence[SegmentEncoding], plan: SegmentBatch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Where each question's logits lie in the flattened [B, options]: place, mask, types, record."""
-    columns = plan.label.shape[1]
-    counts = [[len(question.options) for question in encoding.questions] for encoding in encodings]
-    rows = [(record, options) for record, record_counts in enumerate(counts) for options in record_counts]
-    width = max(options for _, options in rows)
-    starts = [
-        record * columns + sum(record_counts[:index])
-        for record, record_counts in enumerate(counts)
-        for index in range(len(record_counts))
-    ]
-    options = torch.tensor([count for _, count in rows])
-    mask = torch.arange(width)[None, :] < options[:, None]
-    place = (torch.tensor(starts)[:, None] + torch.arange(width)[None, :]) * mask
-    types = torch.tensor(
-        [int(kind) for record, kinds in enumerate(plan.types) for kind in kinds[: len(counts[record])]]
-    )
-    return place, mask, types, torch.tensor([record for record, _ in rows])
-
-
 def _characters(criteria: Any) -> int:
     if criteria is None:
         return 0
     if isinstance(criteria, dict):
         return sum(len(str(key)) + len(str(text or "")) for key, text in criteria.items())
     return sum(len(str(level)) for level in criteria)
-
-
-__all__ = ["SegmentTrainable", "SegmentTrainingBatch", "build_trainable"]

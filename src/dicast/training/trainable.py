@@ -7,17 +7,24 @@ any other is written as "package.module:function".
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+import torch
 from torch import Tensor, nn
 
-from dicast.errors import ConfigError
+from dicast.errors import ConfigError, InputError
 from dicast.training.config import Config, OptimizerConfig
 from dicast.training.data import Example
 from dicast.training.objectives import PaddedLogits
 
+if TYPE_CHECKING:
+    from dicast.training.distributed import World
+
+TYPE_CODES = {"noul": 0, "choice": 1, "score": 2}
 FAMILIES = {
     "segments": "dicast.training.segments:build_trainable",
     "clef": "dicast.training.clef:build_trainable",
@@ -77,8 +84,69 @@ class Trainable(Protocol):
     def parameter_groups(self, config: OptimizerConfig) -> list[dict[str, Any]]:
         """Groups for AdamW: each with params, lr, weight_decay and name ("backbone..." or "head...")."""
 
+    def shard(self, world: World) -> None:
+        """Shard the backbone over the processes with FSDP2, in place, before anything looks at the parameters.
+
+        Raises:
+            CapabilityError: the family cannot be sharded.
+        """
+
     def save(self, folder: Path) -> None:
-        """Write the finished model as a checkpoint folder that `dicast.load` reads."""
+        """Write the finished model as a checkpoint folder. Every process calls it; only the first one writes."""
+
+
+@dataclass
+class LogitPlaces:
+    """Where the logits of every question lie in a model's padded [B, options of the record].
+
+    Attributes:
+        place: [N, O] int64 index into the flattened logits; 0 on padding.
+        mask: [N, O] bool.
+        types: [N] int64.
+        record: [N] int64.
+    """
+
+    place: Tensor
+    mask: Tensor
+    types: Tensor
+    record: Tensor
+
+    @classmethod
+    def of(cls, questions: Sequence[Sequence[AskedQuestion]], columns: int) -> LogitPlaces:
+        """Places for records whose options stand one question after the other in rows of `columns` logits."""
+        asked = [(record, question) for record, row in enumerate(questions) for question in row]
+        starts = [
+            record * columns + sum(len(before.options) for before in row[:index])
+            for record, row in enumerate(questions)
+            for index in range(len(row))
+        ]
+        counts = torch.tensor([len(question.options) for _, question in asked])
+        steps = torch.arange(int(counts.max()))
+        mask = steps[None, :] < counts[:, None]
+        return cls(
+            place=(torch.tensor(starts)[:, None] + steps[None, :]) * mask,
+            mask=mask,
+            types=torch.tensor([TYPE_CODES[question.type] for _, question in asked]),
+            record=torch.tensor([record for record, _ in asked]),
+        )
+
+    def to(self, device: Any) -> LogitPlaces:
+        """The same on a device."""
+        return LogitPlaces(*(value.to(device) for value in vars(self).values()))
+
+    def pick(self, logits: Tensor) -> PaddedLogits:
+        """Logits [B, options] as one padded float32 row per question."""
+        return PaddedLogits(logits.float().flatten()[self.place], self.mask, self.types, self.record)
+
+
+@contextmanager
+def blamed_on(example: Example) -> Iterator[None]:
+    """Put the example's file and line in front of the field of an input error."""
+    try:
+        yield
+    except InputError as error:
+        field = f"{example.place}: {error.field}" if example.place and error.field else example.place or error.field
+        raise type(error)(error.message, field=field, limit=error.limit, seen=error.seen) from None
 
 
 def build(config: Config) -> Trainable:
