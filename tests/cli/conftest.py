@@ -28,10 +28,11 @@ class ToyEncoding:
     length: int
     media_tokens: int
     state_tokens_dropped: int
+    fails: bool = False
 
 
 class ToyModel:
-    """Counts words as tokens; the first option of every question gets the largest logit."""
+    """Counts words as tokens; the first option of every question gets the largest logit; fails on the state "boom"."""
 
     info = ModelInfo("toy", "toy words", "onnx", {"head": 3}, "float32", "cpu", BUDGET, images=True, licence="CC0-1.0")
 
@@ -41,9 +42,11 @@ class ToyModel:
         if over and options.truncation == "refuse":
             raise TokenBudgetError(f"{words} tokens, but {BUDGET} fit", field="state", limit=BUDGET, seen=words)
         questions = tuple(QuestionEncoding(name, q.type, q.options) for name, q in record.questions.items())
-        return ToyEncoding(questions, words - over, len(record.images), over)
+        return ToyEncoding(questions, words - over, len(record.images), over, record.state == "boom")
 
     def score(self, encodings: Sequence[ToyEncoding]) -> list[Logits]:
+        if any(encoding.fails for encoding in encodings):
+            raise RuntimeError("the toy broke")
         return [
             [-np.arange(len(question.options), dtype=np.float32) for question in encoding.questions]
             for encoding in encodings

@@ -33,7 +33,7 @@ def requests(tmp_path: Path) -> Path:
 def test_answers_and_errors_keep_their_places(dicast_command: Callable[..., Any], requests: Path, chunk: int) -> None:
     outcome = dicast_command("batch", requests, "--chunk", chunk)
     assert outcome.code == 2
-    assert outcome.err == "dicast: 2 records were refused; their lines in the output say why\n"
+    assert outcome.err == "dicast: 2 records were refused and 0 failed; their lines in the output say why\n"
     first, nonsense, long, last = outcome.lines
     assert (first["line"], first["id"], first["answers"]["a"]) == (1, "first", {"type": "noul", "noul": 0.7311})
     assert (nonsense["line"], "id" in nonsense) == (2, False)
@@ -42,6 +42,26 @@ def test_answers_and_errors_keep_their_places(dicast_command: Callable[..., Any]
     message = "state: 61 tokens, but 50 fit"
     assert long["error"] == {"type": "TokenBudgetError", "message": message, "field": "state", "limit": 50, "seen": 61}
     assert (last["line"], last["id"]) == (5, 5)
+
+
+def test_a_record_that_breaks_the_model_fails_alone(dicast_command: Callable[..., Any], tmp_path: Path) -> None:
+    path = tmp_path / "requests.jsonl"
+    path.write_text("".join(json.dumps({"state": s, "questions": QUESTIONS}) + "\n" for s in ("a", "boom", "c")))
+    outcome = dicast_command("batch", path)
+    assert outcome.code == 1
+    assert ["error" in line for line in outcome.lines] == [False, True, False]
+    assert outcome.lines[1]["error"]["type"] == "EngineError"
+
+
+def test_lines_may_ask_in_different_ways(dicast_command: Callable[..., Any], tmp_path: Path) -> None:
+    path = tmp_path / "requests.jsonl"
+    long = {"state": "word " * 60, "questions": QUESTIONS | {"b": {"type": "noul"}}}
+    ways: list[dict[str, Any]] = [{"truncation": "state_end"}, {}, {"truncation": "state_end", "isolate": True}]
+    path.write_text("".join(json.dumps(long | {"x_dicast": way}) + "\n" for way in ways))
+    cut, refused, isolated = dicast_command("batch", path).lines
+    assert cut["usage"]["input_tokens"] == 50
+    assert refused["error"]["limit"] == 50
+    assert isolated["usage"]["input_tokens"] == 100
 
 
 def test_no_bad_line_no_complaint(dicast_command: Callable[..., Any], requests: Path) -> None:

@@ -86,6 +86,14 @@ def test_cutting_the_state_is_an_option_and_is_reported(dicast_command: Callable
     assert outcome.json["x_dicast"] == {"truncated": True, "state_tokens_dropped": 11}
 
 
+def test_questions_can_be_scored_alone(dicast_command: Callable[..., Any], request_file: Callable[..., Path]) -> None:
+    together = dicast_command("decide", request_file(BODY)).json
+    alone = dicast_command("decide", request_file(BODY), "--isolate").json
+    assert alone == dicast_command("decide", request_file(BODY | {"x_dicast": {"isolate": True}})).json
+    assert alone["answers"] == together["answers"]
+    assert alone["usage"]["input_tokens"] == 3 * together["usage"]["input_tokens"]
+
+
 def test_image_files_are_shown(dicast_command: Callable[..., Any], tmp_path: Path) -> None:
     path = tmp_path / "picture.png"
     Image.fromarray(np.zeros((64, 64, 3), np.uint8)).save(path)

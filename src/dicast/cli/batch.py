@@ -24,7 +24,7 @@ from dicast.cli.progress import Progress
 from dicast.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
-    from dicast.model import DecisionModel
+    from dicast.engine import Engine
     from dicast.records import Decision
     from dicast.wire.systemone import SystemOneRequest
 
@@ -37,7 +37,7 @@ class _Item:
     id: Any = None
     request: SystemOneRequest | None = None
     decision: Decision[Any] | None = None
-    error: InputError | None = None
+    error: Exception | None = None
 
 
 @dataclass(slots=True)
@@ -48,6 +48,7 @@ class _Output:
     done: int = 0
     last_id: Any = None
     refused: int = 0
+    failed: int = 0
 
 
 def batch(
@@ -72,19 +73,21 @@ def batch(
     with ExitStack() as stack:
         source = sys.stdin.buffer if file == "-" else stack.enter_context(_opened(file))
         target = _output(output, resume=resume, overwrite=overwrite, stack=stack)
+        from dicast.engine import Engine
         from dicast.model import load
 
-        loaded = load(model, device=device, dtype=dtype)
+        engine = stack.enter_context(Engine(load(model, device=device, dtype=dtype)))
         show = progress if progress is not None else sys.stderr.isatty()
         bar = stack.enter_context(Progress(_size(source), sys.stderr if show else None))
         items = _items(source, shared, target, bar)
         while together := list(islice(items, chunk)):
-            _decide(loaded, together)
+            _decide(engine, together)
             _write(target, together, digits)
             bar.add(len(together))
-    if target.refused:
-        print(f"dicast: {target.refused} records were refused; their lines in the output say why", file=sys.stderr)
-        raise typer.Exit(2)
+    if target.refused or target.failed:
+        counts = f"{target.refused} records were refused and {target.failed} failed"
+        print(f"dicast: {counts}; their lines in the output say why", file=sys.stderr)
+        raise typer.Exit(1 if target.failed else 2)
 
 
 def _items(source: IO[bytes], shared: Any, target: _Output, bar: Progress) -> Iterator[_Item]:
@@ -118,40 +121,35 @@ def _read(number: int, text: bytes, shared: Any) -> _Item:
     return item
 
 
-def _decide(loaded: DecisionModel, items: Sequence[_Item]) -> None:
-    """Decide all items that can be; together if possible, one by one if one of them is refused."""
+def _decide(engine: Engine, items: Sequence[_Item]) -> None:
+    """Decide all items that can be; those that are asked in the same way travel together."""
     for item in items:
         if item.request is not None:
             try:
-                check_model_name(item.request.model, loaded.info.name)
+                check_model_name(item.request.model, engine.model.info.name)
             except InputError as error:
                 item.error, item.request = error, None
-    pending = [item for item in items if item.request is not None]
-    for options in {item.request.x_dicast.encode_options for item in pending if item.request}:
-        same = [item for item in pending if item.request and item.request.x_dicast.encode_options == options]
-        try:
-            decided = loaded.decide_batch([item.request.record for item in same if item.request], options=options)
-            for item, decision in zip(same, decided, strict=True):
-                item.decision = decision
-        except InputError:
-            for item in same:
-                _decide_alone(loaded, item)
-
-
-def _decide_alone(loaded: DecisionModel, item: _Item) -> None:
-    assert item.request is not None
-    try:
-        options = item.request.x_dicast.encode_options
-        item.decision = loaded.decide_batch([item.request.record], options=options)[0]
-    except InputError as error:
-        item.error = error
+    ways: dict[Any, list[_Item]] = {}
+    for item in items:
+        if item.request is not None:
+            asked = item.request.x_dicast
+            ways.setdefault((asked.encode_options, bool(asked.isolate)), []).append(item)
+    for (options, isolate), together in ways.items():
+        records = [item.request.record for item in together if item.request]
+        outcomes = engine.decide_batch(records, errors="return", options=options, isolate=isolate)
+        for item, outcome in zip(together, outcomes, strict=True):
+            if isinstance(outcome, Exception):
+                item.error = outcome
+            else:
+                item.decision = outcome
 
 
 def _write(target: _Output, items: Sequence[_Item], digits: int) -> None:
     for item in items:
         body: dict[str, Any] = {"line": item.line} | ({} if item.id is None else {"id": item.id})
         if item.error is not None:
-            target.refused += 1
+            target.refused += isinstance(item.error, InputError)
+            target.failed += not isinstance(item.error, InputError)
             body["error"] = _error_body(item.error)
         else:
             body |= _response(item, digits)
@@ -168,11 +166,11 @@ def _response(item: _Item, digits: int) -> Mapping[str, Any]:
     return response_body(item.decision, digits=digits, asked=item.request.x_dicast)
 
 
-def _error_body(error: InputError) -> dict[str, Any]:
-    body: dict[str, Any] = {"type": type(error).__name__, "message": str(error), "field": error.field}
-    for name in ("limit", "seen"):
-        value = getattr(error, name)
-        if value is not None:
+def _error_body(error: Exception) -> dict[str, Any]:
+    body: dict[str, Any] = {"type": type(error).__name__, "message": str(error)}
+    for name in ("field", "limit", "seen"):
+        value = getattr(error, name, None)
+        if value not in (None, ""):
             body[name] = value if isinstance(value, int | float | str) else str(value)
     return body
 

@@ -46,6 +46,9 @@ def decide(
     truncation: Annotated[
         TruncationName | None, typer.Option("--truncation", help="What happens to a state that does not fit.")
     ] = None,
+    isolate: Annotated[
+        bool, typer.Option("--isolate", help="Score every question alone, so that none can move another's answer.")
+    ] = False,
     confidence: Annotated[
         ConfidenceName, typer.Option("--confidence", help="Which rule defines `confidence`.")
     ] = "typesafe",
@@ -74,7 +77,8 @@ def decide(
     if truncation is not None:
         options = replace(options, truncation=truncation)
     started = time.perf_counter()
-    decision = loaded.decide_batch([request.record], options=options)[0]
+    isolate = isolate or bool(request.x_dicast.isolate)
+    decision = loaded.decide_batch([request.record], options=options, isolate=isolate)[0]
     milliseconds = (time.perf_counter() - started) * 1000
 
     if as_json if as_json is not None else not sys.stdout.isatty():

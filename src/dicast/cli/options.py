@@ -11,9 +11,6 @@ import typer
 
 from dicast.errors import ConfigError, ModelNotFoundError
 
-ALIAS_PREFIXES = ("jev-", "clef", "dicast-")
-"""Model names in a request that any loaded model answers, as the server does by default."""
-
 ModelOption: TypeAlias = Annotated[
     str | None,
     typer.Option(
@@ -60,12 +57,16 @@ def write_json(value: object) -> None:
 
 
 def check_model_name(requested: str | None, loaded: str) -> None:
-    """Refuse a request made for another model than the one that would answer it; a hosted alias means any.
+    """Refuse a request made for another model than the one that would answer it; the server's aliases mean any.
 
     Raises:
         ModelNotFoundError: another model is asked for.
     """
-    if requested is None or requested == loaded or requested.startswith(ALIAS_PREFIXES):
+    if requested is None or requested == loaded:
+        return
+    from dicast.server.models import ALIASES
+
+    if ALIASES.fullmatch(requested):
         return
     raise ModelNotFoundError(
         f"the request asks for {requested!r}, but {loaded!r} is loaded: choose with --model, or leave the model out",
