@@ -38,12 +38,12 @@ clean:
 	rm -rf .venv .venv-test build dist
 
 # The sources are prerequisites, so that the installed package is never older than they are.
-.venv/done: pyproject.toml $(shell find src -type f -not -name '*.pyc')
+.venv/done: pyproject.toml $(shell find src/dicast -type f -not -name '*.pyc' -not -path '*/.*')
 	test -x $(LIGHT) || $(PYTHON) -m venv .venv
 	$(LIGHT) -m pip install $(PIP_FLAGS) -c constraints.txt .
 	touch $@
 
 .venv-test/done: pyproject.toml constraints.txt
 	test -x $(FULL) || $(PYTHON) -m venv .venv-test
-	$(FULL) -m pip install $(PIP_FLAGS) -c constraints.txt -e '.[torch,export,dev]'
+	$(FULL) -m pip install $(PIP_FLAGS) -c constraints.txt -e '.[all,dev]'
 	touch $@
