@@ -67,6 +67,8 @@ def markdown(result: Result) -> str:
     lines = [f"# Evaluation of {result['model']['name']}", ""]
     lines += [f"- {fact}" for fact in facts(result)]
     lines += ["", *metric_table(result["slices"]), "", _bins_note(result["slices"]), ""]
+    if compared := result.get("compared"):
+        lines += ["## Comparison", "", comparison(compared)]
     if result["worst"]:
         lines += [
             "## Worst mistakes",
@@ -80,6 +82,18 @@ def markdown(result: Result) -> str:
             for item in result["worst"]
         ]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def comparison(compared: Mapping[str, Any]) -> str:
+    """A paired comparison in words; differences are this run minus the other."""
+    test = compared["mcnemar"]
+    lines = [f"This run minus {compared['with']}, {compared['n']} questions, 95 % paired bootstrap intervals:", ""]
+    lines += [f"- {name}: {interval_text(interval)}" for name, interval in compared["difference"].items()]
+    lines.append(
+        f"- McNemar over {test['families']} families: right only here {test['only_first']}, only there "
+        f"{test['only_second']}, p = {test['p_value']:.3g}"
+    )
+    return "\n".join(lines) + "\n"
 
 
 def facts(result: Result) -> list[str]:
@@ -129,6 +143,8 @@ def html(result: Result) -> str:
     body = [f"<h1>Evaluation of {name}</h1>", "<ul>", *(f"<li>{escape(fact)}</li>" for fact in facts(result)), "</ul>"]
     body += ["<h2>Measures</h2>", '<div class="wide">', _html_table(result["slices"]), "</div>"]
     body.append(f"<p>{escape(_bins_note(result['slices']))}</p>")
+    if compared := result.get("compared"):
+        body += ["<h2>Comparison</h2>", f"<pre>{escape(comparison(compared))}</pre>"]
     body += ["<h2>Plots</h2>", *_plots(result)]
     body += ["<h2>Most frequent mistakes</h2>", *_confusions(result["slices"])]
     body += ["<h2>Worst mistakes</h2>", *(_mistake(item) for item in result["worst"])]

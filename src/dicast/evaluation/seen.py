@@ -1,0 +1,69 @@
+"""What a model was trained on: names of data sets and hashes of files, read from the files that training leaves behind.
+
+A number on a data set means little without knowing whether the model has read that set's train part. Knows no models.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal
+
+from dicast.errors import ConfigError
+from dicast.evaluation.data import DataFile
+from dicast.training.data import data_hash
+
+Flag = Literal["seen", "zero-shot", "unknown"]
+SHA256 = re.compile(r"[0-9a-f]{64}")
+RECORDS_OF_TRAINING = ("summary.json", "training.json", "manifest.json", "dicast.json")
+"""Files beside a checkpoint that may say what it was trained on."""
+
+
+def trained_on(manifest: Path) -> frozenset[str]:
+    """Names of the data sets in a training manifest: ``{"sources": [{"source": "real_clinc150"}, ...]}`` or a map.
+
+    Raises:
+        ConfigError: the file has no sources.
+    """
+    try:
+        sources = json.loads(manifest.read_text(encoding="utf-8"))["sources"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{manifest} is not a training manifest with sources ({error})", field="manifest") from None
+    names = [entry["source"] if isinstance(entry, dict) else str(entry) for entry in sources]
+    return frozenset(name.removeprefix("real_") for name in names)
+
+
+def flag(name: str, known: frozenset[str] | None) -> Flag:
+    """Whether the model has read the train part of a data set."""
+    if known is None:
+        return "unknown"
+    return "seen" if name in known else "zero-shot"
+
+
+def training_hashes(checkpoint: Path) -> frozenset[str]:
+    """Every SHA-256 that the training records beside a checkpoint mention."""
+    found: set[str] = set()
+    for folder in (checkpoint, checkpoint.parent):
+        for name in RECORDS_OF_TRAINING:
+            path = folder / name
+            if path.is_file():
+                found.update(SHA256.findall(path.read_text(encoding="utf-8", errors="replace")))
+    return frozenset(found)
+
+
+def refuse_training_files(files: Iterable[DataFile], checkpoint: Path) -> None:
+    """Refuse to calibrate on files that the checkpoint was trained on.
+
+    Raises:
+        ConfigError: names the file.
+    """
+    known = training_hashes(checkpoint)
+    for file in files:
+        if data_hash(file.path) in known:
+            raise ConfigError(
+                "the model was trained on this file; calibrate on data that it has not seen",
+                field="data",
+                seen=file.path,
+            )
