@@ -15,7 +15,7 @@ from dicast._version import __version__
 ROOT = Path(__file__).parents[1]
 
 PUBLIC = {
-    "load", "DecisionModel", "ModelInfo", "EncodeOptions", "Calibration", "__version__",
+    "load", "DecisionModel", "ModelInfo", "EncodeOptions", "Calibration", "Engine", "__version__",
     "Record", "Question", "Noul", "Choice", "Score",
     "Decision", "Answer", "NoulAnswer", "ChoiceAnswer", "ScoreAnswer", "Usage",
     "DicastError", "InputError", "RecordError", "TokenBudgetError", "MediaError", "CapabilityError", "ConfigError",

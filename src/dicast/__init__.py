@@ -18,6 +18,7 @@ from dicast._version import __version__
 
 if TYPE_CHECKING:
     from dicast.calibration import Calibration
+    from dicast.engine import Engine
     from dicast.errors import (
         CapabilityError,
         CheckpointError,
@@ -58,6 +59,7 @@ _HOMES = {
         "Decision", "Answer", "NoulAnswer", "ChoiceAnswer", "ScoreAnswer", "Usage",
     ),
     "dicast.calibration": ("Calibration",),
+    "dicast.engine": ("Engine",),
     "dicast.errors": (
         "DicastError", "InputError", "RecordError", "TokenBudgetError", "MediaError", "CapabilityError", "ConfigError",
         "ModelNotFoundError", "CheckpointError", "MissingDependencyError", "EngineError", "OverloadedError",
@@ -79,6 +81,7 @@ __all__ = [
     "DecisionModel",
     "DicastError",
     "EncodeOptions",
+    "Engine",
     "EngineClosedError",
     "EngineError",
     "InputError",

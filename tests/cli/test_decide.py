@@ -56,6 +56,20 @@ def test_the_shipped_example_is_answered(dicast_command: Callable[..., Any]) -> 
     assert "payments  (confidence" in outcome.out
 
 
+def test_a_terminal_gets_a_table_in_colour_and_a_pipe_json(
+    dicast_command: Callable[..., Any], request_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = request_file(BODY)
+    assert dicast_command("decide", path).out.startswith("{")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert dicast_command("decide", path).out.startswith("\x1b[1mrefund\x1b[0m")
+    assert dicast_command("decide", path, "--json").out.startswith("{")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert dicast_command("decide", path).out.startswith("refund")
+
+
 def test_flags_ask_in_the_order_in_which_they_are_typed(dicast_command: Callable[..., Any]) -> None:
     outcome = dicast_command(
         "decide", "--score", "mood=How?:calm,angry", "--state", "--noul", "--noul", "a=Is it?",
