@@ -1,4 +1,4 @@
-"""Every setting of a server in one frozen dataclass, whose fields are the documentation. Opens no file and no socket."""
+"""Every setting of a server in one frozen dataclass whose fields are the documentation. Opens no file and no socket."""
 
 from __future__ import annotations
 

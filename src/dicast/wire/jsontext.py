@@ -36,6 +36,8 @@ def read_json(text: bytes | bytearray | memoryview) -> Any:
         decoded = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise _not_json(f"the body is not valid UTF-8 at byte {error.start}") from None
+    if decoded.startswith("\ufeff"):
+        raise _not_json("the body begins with a byte order mark (BOM), which JSON does not have")
     _check_structure(data)
     try:
         return _DECODER.decode(decoded)
