@@ -57,14 +57,16 @@ class DecisionModel:
             state: text or any JSON value.
             questions: question id -> :class:`~dicast.records.Noul`, ``Choice``, ``Score`` or the same as a dict in
                 System One form; or a Pydantic model, whose fields are the questions.
-            images: pictures shown with the state: PIL images, arrays, bytes, paths or data URLs.
-            videos: videos shown with the state.
+            images: pictures shown with the state: anything that :func:`dicast.media.decode_image` takes (Pillow images,
+                arrays, bytes, paths, data URLs).
+            videos: videos shown with the state: anything that :func:`dicast.media.decode_video` takes.
             truncation: ``"refuse"`` (default) or ``"state_end"``, which cuts the end of a state that does not fit and
                 says so in ``decision.truncated``.
             max_length: most tokens of the whole record; None means the model's own limit.
             isolate: score every question alone, under a neutral id, so that other questions and their order cannot move
                 its answer.
-            media_kwargs: extra arguments for the checkpoint's media processor.
+            media_kwargs: ``{"max_pixels": ...}`` scales pictures down, trading detail for speed; anything else goes to
+                the checkpoint's media processor.
 
         Returns:
             One answer per question, in the order in which they were asked.
@@ -124,7 +126,8 @@ class DecisionModel:
         Raises:
             RecordError, TokenBudgetError, CapabilityError, MediaError: as :meth:`decide`.
         """
-        encoding = self.model.encode(check_limits(as_record(record)), options or EncodeOptions())
+        prepared = prepare(self.model, check_limits(as_record(record)), options or EncodeOptions())
+        encoding = prepared.encoding
         values = self.model.score([encoding])[0]
         return {
             question.id: dict(zip(question.options, logits.tolist(), strict=True))
@@ -182,11 +185,19 @@ def as_record(value: Record | Mapping[str, Any]) -> Record:
     return Record(
         value["state"],
         as_questions(value["questions"]),
-        tuple(value.get("images") or ()),
-        tuple(value.get("videos") or ()),
+        _listed(value.get("images"), "images"),
+        _listed(value.get("videos"), "videos"),
         value.get("media_kwargs") or {},
         value.get("id"),
     )
+
+
+def _listed(value: Any, field: str) -> tuple[Any, ...]:
+    from dicast.errors import RecordError
+
+    if value is not None and not isinstance(value, list | tuple):
+        raise RecordError(f"must be an array, not {type(value).__name__}", field=field)
+    return tuple(value or ())
 
 
 def _questions(questions: Any) -> tuple[Any, Mapping[str, Any]]:

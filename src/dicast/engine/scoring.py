@@ -82,6 +82,8 @@ def prepare(
         CapabilityError: the model can't read its media.
         MediaError: an image or video can't be used.
     """
+    if record.has_media:
+        record = _with_decoded_media(model, record)
     if not isolate:
         encoding = model.encode(record, options)
         return Prepared(record, encoding, (encoding,))
@@ -131,6 +133,12 @@ def score_all(model: Model, encodings: Sequence[Encoding], limits: BatchLimits) 
         for index, outcome in zip(batch, _score_batch(model, [encodings[i] for i in batch]), strict=True):
             outcomes[index] = outcome
     return outcomes
+
+
+def _with_decoded_media(model: Model, record: Record) -> Record:
+    from dicast.media import shown_record  # here, so that text needs no imaging code
+
+    return shown_record(record, model=model.info.name, images=model.info.images, videos=model.info.videos)
 
 
 def _plan(model: Model, encodings: Sequence[Encoding], limits: BatchLimits) -> list[list[int]]:

@@ -99,7 +99,9 @@ class QwenMediaReader:
     def _shown_video(self, item: Any, name: str, record: Record) -> Video:
         """The frames that are shown, with times; frames without times are sampled as the reference samples them."""
         video = item if isinstance(item, Video) else decode_video(item, name=name)
-        if video.timestamps is not None or "video_metadata" in record.media_kwargs:
+        if video.timestamps is not None:
+            return video if len(video) > 1 else _doubled(video)
+        if "video_metadata" in record.media_kwargs:
             return video
         count = len(video)
         indices = list(range(count))
@@ -176,8 +178,9 @@ def load_media_reader(folder: Path, **kwargs: Mapping[str, Any]) -> QwenMediaRea
     """
     from transformers import AutoProcessor
 
+    family: Any = AutoProcessor
     try:
-        return QwenMediaReader(AutoProcessor.from_pretrained(folder, trust_remote_code=False, **kwargs))
+        return QwenMediaReader(family.from_pretrained(folder, trust_remote_code=False, **kwargs))
     except ImportError as error:
         raise MissingDependencyError(
             f"images and videos need more packages (pip install 'dicast[torch]'): {error}"
@@ -197,6 +200,11 @@ class _Assumed:
 def _shown_image(item: Any, name: str) -> Any:
     """A Pillow image or array as it is, which the processor treats as the reference's does; anything else decoded."""
     return item if is_pillow(item) or isinstance(item, np.ndarray) else decode_image(item, name=name)
+
+
+def _doubled(video: Video) -> Video:
+    """A single frame twice: the processor takes frames in pairs, and pads odd counts in the same way."""
+    return Video(np.repeat(video.frames, 2, axis=0), (video.timestamps or (0.0,)) * 2, video.fps, video.duration)
 
 
 def _metadata(video: Video) -> dict[str, Any]:
