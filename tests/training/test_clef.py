@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.training.test_loop import make_config, step_losses
 
 from dicast import checkpoints
 from dicast.errors import CapabilityError, ConfigError, MissingDependencyError, TokenBudgetError
 from dicast.training import adapters
 from dicast.training.clef import build_trainable, fresh_head
 from dicast.training.config import Config, LoraConfig
-from dicast.training.data import read_examples
+from dicast.training.data import _question_row, read_examples
 from dicast.training.run import load_data, train
-from tests.training.test_loop import make_config, step_losses
 
 RELEASE = Path(__file__).parents[1] / "golden" / "release"
 LAYER_MAPS = {
@@ -141,6 +141,7 @@ def test_gradient_checkpointing_gives_the_same_gradients(tmp_path: Path) -> None
     gradients = []
     for on in (False, True):
         config = clef_config(tmp_path, model={"gradient_checkpointing": on})
+        torch.manual_seed(0)  # adapters start at random
         trainable = build_trainable(config)
         trainable.module.train()
         padded = trainable.forward_batch(trainable.collate(load_data(config).train[:2]).to("cpu"))
@@ -230,3 +231,22 @@ def test_images_need_the_vision_tower(tmp_path: Path) -> None:
     assert any(
         p.grad is not None and p.grad.abs().sum() > 0 for n, p in seeing.module.named_parameters() if "lora_B" in n
     )
+
+
+def test_the_released_module_loads_the_export_and_answers_the_same(trained: tuple[Path, Config]) -> None:
+    released = pytest.importorskip(
+        "clef_finetune._vendor.joint_schema_model", reason="the released module comes with `pip install clef-finetune`"
+    )
+    folder, config = trained
+    model, processor = released.load_release_model(folder, device="cpu", dtype=torch.float32)
+    loaded = checkpoints.load_model(folder, device="cpu", dtype="float32", vision=False)
+    for example in load_data(config).train[:3]:
+        questions = {name: _question_row(question) for name, question in example.record.questions.items()}
+        body = {"model": "clef", "state": example.record.state, "questions": questions}
+        answers = released.systemone(model, processor, body)["answers"]
+        (logits,) = loaded.score([loaded.encode(example.record)])
+        for row, asked in zip(logits, loaded.encode(example.record).questions, strict=True):
+            ours = dict(zip(asked.options, np.exp(row - row.max()) / np.exp(row - row.max()).sum(), strict=True))
+            theirs = answers[asked.id].get("probabilities") or {"true": answers[asked.id]["noul"]}
+            for option, probability in theirs.items():
+                assert ours[option] == pytest.approx(probability, abs=1e-3)

@@ -1,8 +1,8 @@
 """Low-rank adapters on the linear maps of a decoder: which maps, how they are put in, what they add when merged.
 
-Target names are found in the module, not written down, so that the DeltaNet maps (in_proj_qkv, in_proj_z,
-in_proj_b, in_proj_a, out_proj) are adapted like those of attention and feed-forward. Only maps inside decoder layers are found: the
-vision tower and the output embedding lie elsewhere. Knows peft; knows nothing of questions or files.
+Target names are found in the module, not written down, so that the DeltaNet maps (in_proj_qkv, in_proj_z, in_proj_b,
+in_proj_a, out_proj) are adapted like those of attention and feed-forward. Only maps inside decoder layers are found:
+the vision tower and the output embedding lie elsewhere. Knows peft; knows nothing of questions or files.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Clef as a `Trainable`: a Qwen3.5 backbone, frozen, adapted or trained whole, under a joint schema head in float32.
 
 The dtype boundary is in one place, :meth:`ClefTrainable.forward_batch`: the backbone computes in its own dtype (and
-under autocast, if the run asks for it), the head always in float32 outside autocast. `model.start` is a checkpoint in the
-release layout, or a bare Qwen3.5 backbone with `model.head = "fresh"`.
+under autocast, if the run asks for it), the head always in float32 outside autocast. `model.start` is a checkpoint in
+the release layout, or a bare Qwen3.5 backbone with `model.head = "fresh"`.
 
 Shapes: B records, L positions, H backbone width, N questions of the batch, O options.
 """

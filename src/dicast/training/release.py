@@ -5,7 +5,7 @@ shards, vision tower and output embedding stay as they were, whatever part of th
 more than one shard is in memory. Adapters are merged. Multi-token-prediction layers of a bare backbone are left out, as
 in the release.
 
-    config.json  model*.safetensors [index]  joint_head_config.json  joint_head.safetensors  tokenizer and processor files
+    config.json, model*.safetensors (and index), joint_head_config.json, joint_head.safetensors, tokenizer, processor
 
 Knows safetensors files and names; knows nothing of training.
 """
