@@ -63,11 +63,7 @@ class TestInput:
                     {"type": "function_call", "call_id": "c", "name": "f", "arguments": '{"id":1}'},
                     {"type": "function_call_output", "call_id": "c", "output": "found"},
                     {"type": "custom_tool_call", "call_id": "d", "name": "sh", "input": "ls -l"},
-                    {
-                        "type": "custom_tool_call_output",
-                        "call_id": "d",
-                        "output": [{"type": "input_text", "text": "a"}],
-                    },
+                    {"type": "custom_tool_call_output", "call_id": "d", "output": [TEXT]},
                 ],
                 [
                     {"type": "function_call", "call_id": "c", "name": "f", "arguments": {"id": 1}},

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
 
-from dicast.media.limits import MAX_IMAGES, MAX_VIDEOS, check_count
+from dicast.media.limits import MAX_IMAGES, MAX_VIDEOS, PixelBudget, check_count, pixels_of
 from dicast.records import JSON
 from dicast.wire.errors import Loc, invalid, over_limit, refused
 
@@ -87,8 +87,15 @@ class MediaOrder:
         """
         check_count(len(self.images), MAX_IMAGES, "images")
         check_count(len(self.videos), MAX_VIDEOS, "videos")
-        images = [decoder.image(asset.source, name=asset.name) for asset in self.images]
-        return images, [decoder.video(asset.source, name=asset.name) for asset in self.videos]
+        budget = PixelBudget()
+        images, videos = [], []
+        for asset in self.images:
+            images.append(decoder.image(asset.source, name=asset.name))
+            budget.take(pixels_of(images[-1]), asset.name)
+        for asset in self.videos:
+            videos.append(decoder.video(asset.source, name=asset.name))
+            budget.take(pixels_of(videos[-1]), asset.name)
+        return images, videos
 
 
 def read_assets(value: Any, parts: Mapping[str, bytes] | None) -> list[Asset]:

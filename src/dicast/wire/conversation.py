@@ -186,12 +186,9 @@ def _call(kind: str, item: Mapping[str, Any], loc: Loc, calls: dict[str, str]) -
         raise bad(f"the call id {call_id[:100]!r} is used twice", (*loc, "call_id"))
     calls[call_id] = kind
     sent = _CALLS[kind]
-    return {
-        "type": kind,
-        "call_id": call_id,
-        "name": require(item, "name", loc),
-        sent: _arguments(require(item, sent, loc)),
-    }
+    text = require(item, sent, loc)
+    name = require(item, "name", loc)
+    return {"type": kind, "call_id": call_id, "name": name, sent: _arguments(text) if sent == "arguments" else text}
 
 
 def _output(
