@@ -39,6 +39,15 @@ def test_frames_on_the_wire(worker: MediaWorker) -> None:
     assert clip.timestamps == (0.0, 0.25)
 
 
+def test_frames_on_the_wire_are_bounded_together() -> None:
+    frames = [data_url(encoded(gradient()))] * 3
+    with MediaWorker(limits=MediaLimits(video_pixels=48 * 32 * 2)) as worker:
+        with pytest.raises(MediaError, match=r"videos\.0\.frames\.2: brings the pixels to 4608"):
+            worker.video({"frames": frames})
+        with pytest.raises(MediaError, match=r"videos\.0\.frames: must be an array"):
+            worker.video({"frames": "abc"})
+
+
 def test_all_media_of_a_record(worker: MediaWorker) -> None:
     assert len(worker.images([encoded(gradient())] * 2)) == 2
     with pytest.raises(MediaError, match=r"images\.1"):
@@ -90,9 +99,9 @@ def test_a_child_that_died_idle_is_replaced(worker: MediaWorker) -> None:
 
 
 def test_a_stall_ends_with_the_time_limit() -> None:
-    with MediaWorker(limits=MediaLimits(decode_seconds=0.5)) as worker:
+    with MediaWorker(limits=MediaLimits(decode_seconds=1.0)) as worker:
         os.kill(process_of(worker), signal.SIGSTOP)
-        with pytest.raises(MediaError, match=r"longer than the limit of 0\.5 seconds"):
+        with pytest.raises(MediaError, match=r"longer than the limit of 1 seconds"):
             worker.image(encoded(gradient()))
         assert worker.image(encoded(gradient())).size == (48, 32)
 
@@ -154,6 +163,20 @@ def test_many_threads_share_a_pool() -> None:
         for thread in threads:
             thread.join()
     assert sorted(sizes) == [(width, 8) for width in range(8, 20)]
+
+
+def test_media_of_a_record_are_bounded_together() -> None:
+    picture = encoded(gradient())
+    with MediaWorker(limits=MediaLimits(record_pixels=48 * 32 * 2)) as worker:
+        assert len(worker.images([picture] * 2)) == 2
+        with pytest.raises(MediaError, match=r"images\.2: brings the pixels to 4608 in all"):
+            worker.images([picture] * 3)
+
+
+def test_a_decoder_that_does_not_start_is_not_the_file_s_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dicast.media.worker.sys.executable", "/bin/false")
+    with MediaWorker() as worker, pytest.raises(OverloadedError, match="does not start"):
+        worker.image(encoded(gradient()))
 
 
 def test_closed() -> None:

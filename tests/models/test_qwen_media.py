@@ -361,3 +361,19 @@ def test_a_text_model_names_one_that_can_see(model: ClefModel, field: str, monke
     monkeypatch.setattr(model, "info", replace(model.info, name="blind", images=False, videos=False))
     with pytest.raises(CapabilityError, match=f"{field}: blind does not read {field}.*Cloudflare/clef-flash"):
         DecisionModel(model).decide("state", QUESTIONS, **{field: [b"never decoded"]})
+
+
+def test_a_prefix_that_ends_within_the_media_needs_only_the_rest(model: ClefModel) -> None:
+    encoding = model.encode(record(images=[gradient(300, 60)], videos=[clip([0, 1, 2, 3])]))
+    backbone = model.network.backbone
+    batch = collate([encoding], pad_id=model.pad_id)
+    whole = backbone.embed(torch.from_numpy(batch.ids), batch)
+    for start in (
+        0,
+        encoding.media_offset,
+        encoding.media_offset + 5,
+        encoding.prefix_length - 3,
+        encoding.prefix_length,
+    ):
+        rest = collate([encoding], pad_id=model.pad_id, starts=[start])
+        assert torch.equal(backbone.embed(torch.from_numpy(rest.ids), rest), whole[:, start:])

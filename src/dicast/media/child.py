@@ -25,6 +25,8 @@ def main() -> None:
     """Serve jobs until standard input ends."""
     warnings.simplefilter("ignore")
     jobs, answers = sys.stdin.buffer, _private_stdout()
+    _import_decoders()
+    write_message(answers, b"{}", b"")
     confined = False
     while True:
         try:
@@ -33,7 +35,6 @@ def main() -> None:
             return
         limits = MediaLimits(**job.pop("limits"))
         if not confined:
-            _import_decoders()
             _confine(limits.worker_memory)
             confined = True
         header, pixels = _answer(job, data, limits)

@@ -41,6 +41,8 @@ MAX_VIDEO_FRAMES = 768
 MAX_VIDEO_PIXELS = 64 * MIB
 """Most pixels kept over all sampled frames: 192 MiB as RGB. Frames beyond it are scaled down, not dropped: a Clef
 processor scales a video to 25,165,824 pixels at most anyway."""
+MAX_RECORD_PIXELS = 128 * MIB
+"""Most decoded pixels of all images and videos of one record: 384 MiB as RGB."""
 DECODE_SECONDS = 30.0
 """Longest time for decoding one image or video."""
 WORKER_MEMORY = 1024 * MIB
@@ -71,6 +73,7 @@ class MediaLimits:
     min_frames: int = MIN_VIDEO_FRAMES
     max_frames: int = MAX_VIDEO_FRAMES
     video_pixels: int = MAX_VIDEO_PIXELS
+    record_pixels: int = MAX_RECORD_PIXELS
     decode_seconds: float = DECODE_SECONDS
     worker_memory: int = WORKER_MEMORY
     fetch_seconds: float = FETCH_SECONDS
@@ -89,6 +92,35 @@ def check_count(count: int, limit: int, field: str) -> None:
     """Refuse more than `limit` images or videos in one record; `field` is ``images`` or ``videos``."""
     if count > limit:
         refuse(field, f"{count} {field} are more than the limit of {limit}", limit=limit, seen=count)
+
+
+class PixelBudget:
+    """Counts decoded pixels asset by asset, so that many large pictures stop before memory does.
+
+    Args:
+        limit: most pixels in all.
+    """
+
+    def __init__(self, limit: int = MAX_RECORD_PIXELS) -> None:
+        self.limit = limit
+        self.used = 0
+
+    def take(self, pixels: int, name: str) -> None:
+        """Count an asset's pixels; refuses the asset with which there are too many."""
+        self.used += pixels
+        if self.used > self.limit:
+            refuse(
+                name,
+                f"brings the pixels to {self.used} in all, more than the limit of {self.limit}; scale them down",
+                limit=self.limit,
+                seen=self.used,
+            )
+
+
+def pixels_of(asset: Any) -> int:
+    """Pixels of a decoded image or of all frames of a decoded video."""
+    pixels = getattr(asset, "pixels", None)
+    return pixels if isinstance(pixels, int) else asset.width * asset.height
 
 
 def check_bytes(count: int, limit: int, name: str) -> None:

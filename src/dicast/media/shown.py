@@ -12,7 +12,7 @@ from typing import Any
 
 from dicast.errors import CapabilityError
 from dicast.media.images import decode_image, is_pillow
-from dicast.media.limits import DEFAULT_LIMITS, MediaLimits, check_count, refuse
+from dicast.media.limits import DEFAULT_LIMITS, MediaLimits, PixelBudget, check_count, pixels_of, refuse
 from dicast.media.videos import decode_video
 from dicast.records import Record
 
@@ -45,15 +45,18 @@ def shown_record(
     _check_list("videos", record.videos, limits.videos)
     options = dict(record.media_kwargs)
     most = _max_pixels(options.pop("max_pixels", None))
-    return replace(
-        record,
-        images=tuple(_image(item, f"images.{index}", limits, most) for index, item in enumerate(record.images)),
-        videos=tuple(
-            decode_video(item, name=f"videos.{index}", limits=limits, max_pixels=most)
-            for index, item in enumerate(record.videos)
-        ),
-        media_kwargs=options,
-    )
+    budget = PixelBudget(limits.record_pixels)
+    images_shown = []
+    for index, item in enumerate(record.images):
+        image = _image(item, f"images.{index}", limits, most)
+        budget.take(pixels_of(image), f"images.{index}")
+        images_shown.append(image)
+    videos_shown = []
+    for index, item in enumerate(record.videos):
+        video = decode_video(item, name=f"videos.{index}", limits=limits, max_pixels=most)
+        budget.take(pixels_of(video), f"videos.{index}")
+        videos_shown.append(video)
+    return replace(record, images=tuple(images_shown), videos=tuple(videos_shown), media_kwargs=options)
 
 
 def _check_able(model: str, field: str, items: Sequence[Any], able: bool) -> None:

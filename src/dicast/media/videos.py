@@ -21,7 +21,7 @@ import numpy as np
 
 from dicast.errors import MediaError, MissingDependencyError
 from dicast.media.images import _reason, check_image_bytes, decode_image, pillow, to_array
-from dicast.media.limits import DEFAULT_LIMITS, MediaLimits, check_bytes, check_size, refuse
+from dicast.media.limits import DEFAULT_LIMITS, MediaLimits, PixelBudget, check_bytes, check_size, pixels_of, refuse
 from dicast.media.remote import RemotePolicy
 from dicast.media.sniff import sniff
 from dicast.media.sources import read_source
@@ -59,6 +59,11 @@ class Video:
     def size(self) -> tuple[int, int]:
         """(width, height) of the frames, in pixels."""
         return int(self.frames.shape[2]), int(self.frames.shape[1])
+
+    @property
+    def pixels(self) -> int:
+        """Pixels of all frames together."""
+        return len(self) * self.size[0] * self.size[1]
 
 
 def decode_video(
@@ -247,18 +252,19 @@ class _Plan:
 
 def _stack(frames: Any, name: str, limits: MediaLimits, max_pixels: int | None) -> np.ndarray:
     if hasattr(frames, "__array__"):
-        array = np.asarray(frames)
-        if array.ndim != 4 or array.shape[3] != 3 or array.dtype != np.uint8:
-            refuse(name, f"a frame array is uint8 of shape (T, H, W, 3), not {array.dtype} of {array.shape}")
-        if max_pixels is None or array.shape[1] * array.shape[2] <= max_pixels:
-            return array
-    pictures = [
-        to_array(decode_image(frame, name=f"{name}.frames.{index}", limits=limits, max_pixels=max_pixels))
-        for index, frame in enumerate(frames)
-    ]
-    for index, picture in enumerate(pictures):
-        if picture.shape != pictures[0].shape:
-            seen, first = picture.shape[1::-1], pictures[0].shape[1::-1]
+        stacked = np.asarray(frames)
+        if stacked.ndim != 4 or stacked.shape[3] != 3 or stacked.dtype != np.uint8:
+            refuse(name, f"a frame array is uint8 of shape (T, H, W, 3), not {stacked.dtype} of {stacked.shape}")
+        if max_pixels is None or stacked.shape[1] * stacked.shape[2] <= max_pixels:
+            return stacked
+    budget, pictures = PixelBudget(limits.video_pixels), []
+    for index, frame in enumerate(frames):
+        picture = decode_image(frame, name=f"{name}.frames.{index}", limits=limits, max_pixels=max_pixels)
+        budget.take(pixels_of(picture), f"{name}.frames.{index}")
+        pictures.append(to_array(picture))
+    for index, array in enumerate(pictures):
+        if array.shape != pictures[0].shape:
+            seen, first = array.shape[1::-1], pictures[0].shape[1::-1]
             refuse(f"{name}.frames.{index}", f"frames must have one size, not {seen} beside {first}", seen=seen)
     return np.stack(pictures)
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from dicast.errors import EngineClosedError, MediaError, MissingDependencyError, OverloadedError
 from dicast.media.images import check_image_bytes, pillow
-from dicast.media.limits import DEFAULT_LIMITS, MediaLimits, check_count, refuse
+from dicast.media.limits import DEFAULT_LIMITS, MediaLimits, PixelBudget, check_count, pixels_of, refuse
 from dicast.media.remote import RemotePolicy
 from dicast.media.sources import read_wire_source
 from dicast.media.videos import DEFAULT_FPS, Video, check_video_bytes, from_frames
@@ -138,11 +138,13 @@ class MediaWorker:
         )
 
     def images(self, sources: Sequence[Any], *, field: str = "images", max_pixels: int | None = None) -> list[Image]:
-        """Decode all images of a record; checks their number."""
+        """Decode all images of a record; checks their number and their pixels together."""
         check_count(len(sources), self.limits.images, field)
-        return [
-            self.image(source, name=f"{field}.{index}", max_pixels=max_pixels) for index, source in enumerate(sources)
-        ]
+        budget, images = PixelBudget(self.limits.record_pixels), []
+        for index, source in enumerate(sources):
+            images.append(self.image(source, name=f"{field}.{index}", max_pixels=max_pixels))
+            budget.take(pixels_of(images[-1]), f"{field}.{index}")
+        return images
 
     def videos(
         self,
@@ -153,22 +155,24 @@ class MediaWorker:
         max_frames: int | None = None,
         max_pixels: int | None = None,
     ) -> list[Video]:
-        """Decode all videos of a record; checks their number."""
+        """Decode all videos of a record; checks their number and their pixels together."""
         check_count(len(sources), self.limits.videos, field)
-        return [
-            self.video(source, name=f"{field}.{index}", fps=fps, max_frames=max_frames, max_pixels=max_pixels)
-            for index, source in enumerate(sources)
-        ]
+        budget, videos = PixelBudget(self.limits.record_pixels), []
+        for index, source in enumerate(sources):
+            name = f"{field}.{index}"
+            videos.append(self.video(source, name=name, fps=fps, max_frames=max_frames, max_pixels=max_pixels))
+            budget.take(pixels_of(videos[-1]), name)
+        return videos
 
     def _frames(self, source: dict[str, Any], name: str, max_pixels: int | None) -> Video:
         frames = source["frames"]
         if not isinstance(frames, list) or len(frames) > self.limits.max_frames:
             limit = self.limits.max_frames
             refuse(f"{name}.frames", f"must be an array of at most {limit} images", limit=limit)
-        images = [
-            self.image(frame, name=f"{name}.frames.{index}", max_pixels=max_pixels)
-            for index, frame in enumerate(frames)
-        ]
+        budget, images = PixelBudget(self.limits.video_pixels), []
+        for index, frame in enumerate(frames):
+            images.append(self.image(frame, name=f"{name}.frames.{index}", max_pixels=max_pixels))
+            budget.take(pixels_of(images[-1]), f"{name}.frames.{index}")
         return from_frames(
             images, name=name, limits=self.limits, fps=source.get("fps"), timestamps=source.get("timestamps")
         )
@@ -197,22 +201,16 @@ class _Child:
 
     def run(self, job: dict[str, Any], data: bytes, name: str) -> tuple[dict[str, Any], bytes]:
         """Send a job and wait for its answer: (header, pixels)."""
-        process = self._started()
-        seconds = self._limits.decode_seconds + _GRACE_SECONDS
-        late = threading.Event()
-        timer = threading.Timer(seconds, _kill_late, (process, late))
-        timer.daemon = True
-        timer.start()
-        try:
-            header = json.dumps({**job, "limits": asdict(self._limits)}).encode()
-            write_message(_pipe(process.stdin), header, data)
-            answer, pixels = read_message(_pipe(process.stdout), self._most_bytes())
-        except (OSError, EOFError, ValueError):
-            code = _exit_code(process)
-            self.kill()
-            self._explain(code, late, name)
-        finally:
-            timer.cancel()
+        process = self._started(name)
+        header = json.dumps({**job, "limits": asdict(self._limits)}).encode()
+        with _Alarm(process, self._limits.decode_seconds + _GRACE_SECONDS) as alarm:
+            try:
+                write_message(_pipe(process.stdin), header, data)
+                answer, pixels = read_message(_pipe(process.stdout), self._most_bytes())
+            except (OSError, EOFError, ValueError):
+                code = _exit_code(process)
+                self.kill()
+                self._explain(code, alarm.rang, name)
         self._jobs += 1
         return _checked(answer, name), pixels
 
@@ -222,21 +220,28 @@ class _Child:
         if process is not None:
             _end(process)
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _started(self, name: str) -> subprocess.Popen[bytes]:
+        """The running process; a new one has said that it is ready, so that starting costs a job no time."""
         if self._process is not None and (self._jobs >= _JOBS_PER_CHILD or self._process.poll() is not None):
             self.kill()
         if self._process is None:
-            self._process = _start()
+            process = self._process = _start()
             self._jobs = 0
-            weakref.finalize(self, _end, self._process)
+            weakref.finalize(self, _end, process)
+            with _Alarm(process, _START_SECONDS):
+                try:
+                    read_message(_pipe(process.stdout), 0)
+                except (OSError, EOFError, ValueError) as error:
+                    self.kill()
+                    raise OverloadedError(f"the decoder of {name} does not start", retry_after_ms=5000) from error
         return self._process
 
     def _most_bytes(self) -> int:
         return 3 * max(self._limits.image_pixels, self._limits.video_pixels)
 
-    def _explain(self, code: int | None, late: threading.Event, name: str) -> NoReturn:
+    def _explain(self, code: int | None, late: bool, name: str) -> NoReturn:
         seconds = self._limits.decode_seconds
-        if late.is_set():
+        if late:
             refuse(name, f"decoding takes longer than the limit of {seconds:g} seconds", limit=seconds)
         if code is None:
             refuse(name, "the decoder returned more than the limits allow, or nothing readable")
@@ -307,9 +312,25 @@ def _exit_code(process: subprocess.Popen[bytes]) -> int | None:
         return None
 
 
-def _kill_late(process: subprocess.Popen[bytes], late: threading.Event) -> None:
-    late.set()
-    process.kill()
+class _Alarm:
+    """Kills a process that is not done in time."""
+
+    def __init__(self, process: subprocess.Popen[bytes], seconds: float) -> None:
+        self.rang = False
+        self._process = process
+        self._timer = threading.Timer(seconds, self._ring)
+        self._timer.daemon = True
+
+    def __enter__(self) -> _Alarm:
+        self._timer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+
+    def _ring(self) -> None:
+        self.rang = True
+        self._process.kill()
 
 
 def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:

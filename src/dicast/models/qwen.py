@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from dicast.batching import Batch
 from dicast.encoding import MediaEncoding
 from dicast.errors import CheckpointError
+from dicast.models.qwen_cache import cache_argument
 from dicast.models.qwen_positions import batch_positions
 
 MODEL_TYPES = ("qwen3_5", "qwen3_5_text")
@@ -63,16 +64,40 @@ class QwenBackbone(nn.Module):
     def forward(self, batch: Batch) -> Tensor:
         """Hidden states ``[B, L, H]`` after the final norm, at every position of the batch."""
         ids = torch.from_numpy(batch.ids).to(self.device)
-        mask = torch.from_numpy(batch.mask).to(self.device)
+        mask = torch.from_numpy(batch.mask).to(self.device).long()
         if not batch.media:
-            return self._last(self.text(input_ids=ids, attention_mask=mask.long(), use_cache=False))
+            return self.decode(mask, ids=ids)
+        return self.decode(mask, embeddings=self.embed(ids, batch), positions=self.positions(batch))
+
+    def decode(
+        self,
+        mask: Tensor | None,
+        *,
+        ids: Tensor | None = None,
+        embeddings: Tensor | None = None,
+        positions: Tensor | None = None,
+        cache: Any = None,
+    ) -> Tensor:
+        """Hidden states ``[B, L, H]`` after the final norm of the tokens that follow what `cache` holds.
+
+        Args:
+            mask: ``[B, cached + L]`` int64, 1 on real tokens; None when all are.
+            ids: ``[B, L]`` token ids, or
+            embeddings: ``[B, L, H]`` input embeddings.
+            positions: ``[B, L]`` for text, ``[3, B, L]`` with media; None counts on from the cache.
+            cache: transformers' cache, moved on by this call; None reads from the beginning and keeps nothing.
+        """
+        arguments = {cache_argument(type(self.text)): cache} if cache is not None else {}
         out = self.text(
-            inputs_embeds=self.embed(ids, batch),
-            attention_mask=mask.long(),
-            position_ids=self.positions(batch),
-            use_cache=False,
+            input_ids=ids,
+            inputs_embeds=embeddings,
+            attention_mask=mask,
+            position_ids=positions,
+            use_cache=cache is not None,
+            **arguments,
         )
-        return self._last(out)
+        hidden: Tensor = out.last_hidden_state
+        return hidden
 
     def embed(self, ids: Tensor, batch: Batch) -> Tensor:
         """Input embeddings ``[B, L, H]``, with vision features at the places of the media tokens.
@@ -81,15 +106,17 @@ class QwenBackbone(nn.Module):
         """
         rows: Tensor = self.text.get_input_embeddings()(ids)
         rows = rows.clone()
+        # Media that lie wholly in a cached prefix need no features.
         shown = [(row, offset - int(batch.starts[row]), media) for row, offset, media in batch.media]
-        shown = [entry for entry in shown if entry[1] >= 0]  # the others lie in a cached prefix
+        shown = [(row, start, media) for row, start, media in shown if start + len(media.token_types) > 0]
         features = self.vision_features([media for _, _, media in shown])
-        for (row, offset, media), (image, video) in zip(shown, features, strict=True):
+        for (row, start, media), (image, video) in zip(shown, features, strict=True):
             types = torch.tensor(media.token_types, device=rows.device)
-            part = rows[row, offset : offset + len(types)]
+            cached = max(0, -start)
+            part = rows[row, start + cached : start + len(types)]
             for kind, feature in ((1, image), (2, video)):
                 if feature is not None:
-                    part[types == kind] = feature.to(part)
+                    part[types[cached:] == kind] = feature[int((types[:cached] == kind).sum()) :].to(part)
         return rows
 
     def vision_features(self, media: Sequence[MediaEncoding]) -> list[tuple[Tensor | None, Tensor | None]]:
@@ -130,11 +157,6 @@ class QwenBackbone(nn.Module):
         """Rows ``[U, H]`` of the output embedding in float32, for token ids ``[U]``."""
         weight: Tensor = self.model.lm_head.weight
         return weight[ids.to(weight.device)].float()
-
-    @staticmethod
-    def _last(output: Any) -> Tensor:
-        hidden: Tensor = output.last_hidden_state
-        return hidden
 
 
 def load_backbone(
