@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from dicast.models.base import Logits
 from dicast.segments import PARTS, Segment, SegmentEncoding
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -110,7 +111,7 @@ def plan_batch(encodings: Sequence[SegmentEncoding]) -> SegmentBatch:
 
 
 def buckets_of(segments: Sequence[Segment], *, most_tokens: int = BUCKET_TOKENS, padding: float = 0.15) -> list[Bucket]:
-    """Group segments by length: at most `most_tokens` padded tokens a bucket, about `padding` of them wasted at most."""
+    """Group segments by length: at most `most_tokens` padded tokens a bucket, about `padding` of them wasted."""
     order = sorted(range(len(segments)), key=lambda number: len(segments[number].tokens), reverse=True)
     groups: list[list[int]] = []
     longest = 0
@@ -124,7 +125,7 @@ def buckets_of(segments: Sequence[Segment], *, most_tokens: int = BUCKET_TOKENS,
 
 
 def memory_index(batch: SegmentBatch, offsets: Sequence[int]) -> tuple[Ints, Bools, Ints]:
-    """Rows of the memory of each record, for segments whose rows begin at `offsets`: index, mask and part ``[B, S]``."""
+    """Memory rows of each record, for segments whose rows begin at `offsets`: index, mask and part ``[B, S]``."""
     lengths = [len(segment.tokens) for segment in batch.segments]
     size = max(sum(lengths[number] for number in numbers) for numbers in batch.memory)
     shape = (len(batch.memory), size)
@@ -138,6 +139,15 @@ def memory_index(batch: SegmentBatch, offsets: Sequence[int]) -> tuple[Ints, Boo
             at = end
         mask[row, :at] = True
     return index, mask, parts
+
+
+def split_logits(encodings: Sequence[SegmentEncoding], logits: npt.NDArray[np.float32]) -> list[Logits]:
+    """Cut the rows of ``[B, O]`` into one array per question."""
+    found: list[Logits] = []
+    for row, encoding in zip(logits, encodings, strict=True):
+        ends = np.cumsum([len(question.options) for question in encoding.questions])
+        found.append([np.ascontiguousarray(part) for part in np.split(row[: ends[-1]], ends[:-1])])
+    return found
 
 
 def _bucket(segments: Sequence[Segment], group: Sequence[int]) -> Bucket:

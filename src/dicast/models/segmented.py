@@ -1,8 +1,8 @@
 """The embedded model in torch: a BERT encoder over separate segments, and the joint schema head over their rows.
 
 All crossing between state, instructions and options happens in the head: options read every memory row (evidence
-layers), questions see each other (field layers), and the prior compares pooled segments by cosine. Knows nothing of JSON,
-tokenizers or probabilities.
+layers), questions see each other (field layers), and the prior compares pooled segments by cosine. Knows nothing of
+JSON, tokenizers or probabilities.
 
     logit = prior(cosines of [CLS] vectors) + sigmoid(gate) * joint(head)
 
@@ -27,11 +27,13 @@ from torch import Tensor, nn
 from dicast.models.base import DEFAULT_OPTIONS, EncodeOptions, Logits, ModelInfo
 from dicast.models.bert import BertConfig, BertEncoder
 from dicast.models.head import HeadConfig, HeadInputs, JointSchemaHead
-from dicast.models.segment_batch import Bucket, SegmentBatch, buckets_of, memory_index, plan_batch
+from dicast.models.segment_batch import Bucket, SegmentBatch, buckets_of, memory_index, plan_batch, split_logits
 from dicast.records import Record
 from dicast.segments import PARTS, SegmentEncoder, SegmentEncoding
 
 FORMAT = "segments"
+UNIT = 20.0
+"""Scale of the prior's learned factors: cosines of this encoder differ by a few hundredths between options."""
 
 
 class PriorInputs(NamedTuple):
@@ -61,16 +63,16 @@ class PriorInputs(NamedTuple):
 class SegmentPrior(nn.Module):
     """Cosines between options and evidence, scaled per question type.
 
-    For option o and window n: c = cos(o, n). A softmax over windows, sharpened by a learned factor, pools them, so that one
-    fitting window in a long state counts. Without evidence the option is compared with the instruction.
+    For option o and window n: c = cos(o, n). A softmax over windows, sharpened by a learned factor, pools them, so that
+    one fitting window in a long state counts. Without evidence the option is compared with the instruction.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.label_scale = nn.Parameter(torch.tensor([0.0, 20.0, 10.0]))
-        self.hypothesis_scale = nn.Parameter(torch.tensor([20.0, 0.0, 10.0]))
+        self.label_scale = nn.Parameter(torch.tensor([0.0, 1.0, 0.5]))  # noul, choice, score
+        self.hypothesis_scale = nn.Parameter(torch.tensor([1.0, 0.0, 0.5]))
         self.question_scale = nn.Parameter(torch.zeros(3))
-        self.sharpness = nn.Parameter(torch.tensor(10.0))
+        self.sharpness = nn.Parameter(torch.tensor(0.5))
 
     def forward(self, inputs: PriorInputs) -> Tensor:
         """Prior logits ``[B, O]``."""
@@ -86,7 +88,7 @@ class SegmentPrior(nn.Module):
         on_label = torch.where(seen, self._pooled(label, window, usable), (label * asked).sum(-1))
         on_hypothesis = torch.where(seen, self._pooled(hypothesis, window, usable), (hypothesis * asked).sum(-1))
         on_question = torch.where(seen, (label * asked).sum(-1), torch.zeros_like(on_label))
-        return (
+        return UNIT * (
             self.label_scale[kind] * on_label
             + self.hypothesis_scale[kind] * on_hypothesis
             + self.question_scale[kind] * on_question
@@ -94,7 +96,7 @@ class SegmentPrior(nn.Module):
 
     def _pooled(self, option: Tensor, window: Tensor, usable: Tensor) -> Tensor:
         cosines = torch.matmul(option, window.transpose(1, 2))  # [B, O, N]
-        weights = (self.sharpness * cosines).masked_fill(~usable, -1e9).softmax(dim=-1)
+        weights = (UNIT * self.sharpness * cosines).masked_fill(~usable, -1e9).softmax(dim=-1)
         return (weights * cosines).sum(dim=-1)
 
 
@@ -149,7 +151,9 @@ class SegmentNet(nn.Module):
     def encode_segments(self, buckets: Sequence[Bucket], count: int) -> tuple[EncodedSegments, list[int]]:
         """All segments of a batch and the row at which each begins in the memory."""
         device = self.part_embedding.device
-        parts, offsets, order, row = [], [0] * count, [], 0
+        parts: list[EncodedSegments] = []
+        order: list[int] = []
+        offsets, row = [0] * count, 0
         for bucket in buckets:
             arrays = (torch.from_numpy(array).to(device) for array in (bucket.ids, bucket.mask, bucket.span))
             encoded = self.encode_bucket(*arrays)
@@ -286,12 +290,3 @@ class SegmentModel:
         net = SegmentNet(bert, head)
         net.bert.load_state_dict(load_file(folder / "bert.safetensors"), strict=True)
         return cls(net.eval(), SegmentEncoder.from_file(folder / "tokenizer.json"))
-
-
-def split_logits(encodings: Sequence[SegmentEncoding], logits: np.ndarray[Any, np.dtype[np.float32]]) -> list[Logits]:
-    """Cut the rows of ``[B, O]`` into one array per question."""
-    found: list[Logits] = []
-    for row, encoding in zip(logits, encodings, strict=True):
-        ends = np.cumsum([len(question.options) for question in encoding.questions])
-        found.append([np.ascontiguousarray(part) for part in np.split(row[: ends[-1]], ends[:-1])])
-    return found
