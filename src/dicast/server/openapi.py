@@ -322,6 +322,7 @@ def _common_schemas() -> Schema:
                 "isolate": {"type": "boolean", "description": "Score each question alone under a neutral id."},
                 "truncation": {"enum": ["refuse", "state_end"], "default": "refuse"},
                 "max_state_tokens": {"type": "integer", "minimum": 1},
+                "max_pixels": {"type": "integer", "minimum": 1},
                 "logits": _FLAG,
                 "entropy": _FLAG,
                 "timings": _FLAG,

@@ -131,7 +131,7 @@ def parse_request(
     if not order.images:
         return request
     pictures, _ = order.decoded(decoder or default_decoder())
-    return replace(request, record=replace(request.record, images=pictures))
+    return replace(request, record=replace(request.record, images=pictures, media_kwargs=request.x_dicast.media_kwargs))
 
 
 def response_body(

@@ -26,6 +26,7 @@ class Extensions:
             move an answer; None leaves it to the server.
         truncation: what happens to a state that does not fit.
         max_state_tokens: most state tokens; what is over is treated by ``truncation``.
+        max_pixels: scale every picture, and every frame of a video, down to so many pixels: less detail, fewer tokens.
         logits: report the logits of every option, before calibration.
         entropy: report the entropy of every answer, in nats.
         timings: report milliseconds spent.
@@ -36,6 +37,7 @@ class Extensions:
     isolate: bool | None = None
     truncation: Truncation = "refuse"
     max_state_tokens: int | None = None
+    max_pixels: int | None = None
     logits: bool = False
     entropy: bool = False
     timings: bool = False
@@ -47,10 +49,15 @@ class Extensions:
         """How the record is to be encoded."""
         return EncodeOptions(truncation=self.truncation, max_state_tokens=self.max_state_tokens)
 
+    @property
+    def media_kwargs(self) -> Mapping[str, Any]:
+        """The media options of the record."""
+        return {} if self.max_pixels is None else {"max_pixels": self.max_pixels}
+
 
 NO_EXTENSIONS = Extensions()
 _FLAGS = ("isolate", "logits", "entropy", "timings", "cache")
-_COUNTS = {"max_state_tokens": None, "deadline_ms": MAX_DEADLINE_MS}
+_COUNTS = {"max_state_tokens": None, "max_pixels": None, "deadline_ms": MAX_DEADLINE_MS}
 
 
 def parse_extensions(value: Any) -> Extensions:

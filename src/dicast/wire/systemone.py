@@ -88,8 +88,9 @@ def parse_request(
     state = parse_state(fields)
     questions = parse_questions(fields)
     record = checked(Record(state, questions))
-    record = _with_media(record, fields, parts, decoder)
-    return SystemOneRequest(record, model, parse_extensions(fields.get(KEY)))
+    asked = parse_extensions(fields.get(KEY))
+    record = replace(_with_media(record, fields, parts, decoder), media_kwargs=asked.media_kwargs)
+    return SystemOneRequest(record, model, asked)
 
 
 def read_object(body: bytes | Mapping[str, Any]) -> Mapping[str, Any]:
