@@ -11,6 +11,7 @@ import contextlib
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable, Generator
 
 import uvicorn
@@ -82,12 +83,12 @@ def load_engine(spec: ModelSpec, settings: Settings) -> Engine:
     return engine
 
 
-def serve(settings: Settings, *, on_listening: Callable[[str], None] | None = None) -> int:
+def serve(settings: Settings, *, load: Callable[[ModelSpec], Engine] | None = None) -> int:
     """Run a server until it is told to stop.
 
     Args:
         settings: how.
-        on_listening: called with the server's address once it listens.
+        load: as in :func:`build_app`.
 
     Returns:
         The exit code: 0 after a signal, 1 when the default model could not be loaded.
@@ -104,13 +105,11 @@ def serve(settings: Settings, *, on_listening: Callable[[str], None] | None = No
         broken.append(error)
         server.should_exit = True
 
-    app = build_app(settings, on_broken=stop_broken)
-    listener = _listen(settings)
-    server = _Server(_uvicorn_config(app, settings), app)
+    app = build_app(settings, load=load, on_broken=stop_broken)
+    listener = listen(settings)
+    server = Server(app, settings)
     address = _url(settings.host, listener.getsockname()[1])
     log.info("listening", extra={"facts": {"address": address, "keys": len(app.services.keys.names)}})
-    if on_listening is not None:
-        on_listening(address)
     asyncio.run(server.serve([listener]))
     if broken:
         raise broken[0]
@@ -118,16 +117,19 @@ def serve(settings: Settings, *, on_listening: Callable[[str], None] | None = No
     return 0
 
 
-class _Server(uvicorn.Server):
+class Server(uvicorn.Server):
     """uvicorn with signals of our own: its own way ends the process by the signal instead of with exit code 0."""
 
-    def __init__(self, config: uvicorn.Config, app: App) -> None:
-        super().__init__(config)
+    def __init__(self, app: App, settings: Settings) -> None:
+        super().__init__(_uvicorn_config(app, settings))
         self._app = app
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """Handle signals while serving."""
+        """Handle signals while serving in the main thread."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
         loop = asyncio.get_running_loop()
         handled = [(signal.SIGTERM, self._stop), (signal.SIGINT, self._stop), (signal.SIGHUP, self._reload_keys)]
         for number, handler in handled:
@@ -170,7 +172,7 @@ def _uvicorn_config(app: App, settings: Settings) -> uvicorn.Config:
     )
 
 
-def _listen(settings: Settings) -> socket.socket:
+def listen(settings: Settings) -> socket.socket:
     """A listening socket, so that a taken port is an error before anything is loaded."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
