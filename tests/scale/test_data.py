@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 from tests.engine.fakes import FakeEncoding, FakeModel
-from tests.golden_cases import CASES, RELEASE
+from tests.scale.ray_runs import CASES_USED
 
 import dicast.model
-from dicast.errors import ConfigError, MissingDependencyError, RecordError
+from dicast.errors import ConfigError, MissingDependencyError
 from dicast.model import DecisionModel
 from dicast.models.base import DEFAULT_OPTIONS, EncodeOptions
 from dicast.records import Noul, Record
-from dicast.scale.data import Decider, decide_dataset, request_dataset
+from dicast.scale.data import Decider, request_dataset
 
 pyarrow = pytest.importorskip("pyarrow", reason="Ray's data library is not installed: pip install 'dicast[ray]'")
 
 QUESTIONS = {"ok": {"type": "noul", "instructions": "Is it so?"}}
-RAY_WARNS = pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")
-"""Ray's own settings object sets fields that it has deprecated itself."""
 
 
 class BuggyModel(FakeModel):
@@ -96,7 +94,7 @@ def test_the_model_is_loaded_once(loads: Any) -> None:
         (request("a", model="gpt-4"), "model_not_found", "unknown model 'gpt-4'; fake is loaded"),
         (request("a" * 1001), "context_length_exceeded", "too long"),
         (request("boom"), "engine_error", "out of memory"),
-        (request("nan"), "engine_error", "not finite"),
+        (request("nan"), "engine_error", "must be finite"),
         (request("bug"), "internal_error", "internal error"),
     ],
 )
@@ -153,31 +151,26 @@ def test_columns_that_cannot_be_used_end_the_run(loads: Any, columns: list[str],
 
 
 def test_without_ray_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.split(".")[0] == "ray"]:
-        monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.setitem(sys.modules, "ray.data", None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'dicast\[ray\]'"):
         request_dataset([])
 
 
 @pytest.mark.slow
-@RAY_WARNS
-def test_a_dataset_is_decided_by_an_actor(local_ray: None) -> None:
+def test_a_dataset_is_decided_by_an_actor(ray_run: Callable[[str], Any]) -> None:
     """The answers are the reference's; rows find their way home by their columns, whatever their order."""
-    cases = [case for case in CASES if "media" not in case and case["request"]["state"]][:6]
-    requests = [{**case["request"], "model": "release"} for case in cases] + [{"state": "no questions"}]
-    dataset = request_dataset(requests)
-    for column, questions, error in (("text", None, ConfigError), ("request", {"ok": Noul("?", ["a"])}, RecordError)):
-        with pytest.raises(error):
-            decide_dataset(dataset, RELEASE, column=column, questions=questions)
-    rows = decide_dataset(dataset, RELEASE, batch_size=3, device="cpu").take_all()
-    by_index = {row["index"]: row for row in rows}
-    assert sorted(by_index) == list(range(len(requests)))
-    assert len(rows) == len(requests)
-    assert [json.loads(by_index[index]["request"]) for index in sorted(by_index)] == requests
-    assert "Field required" in by_index[len(cases)]["error"]
-    for index, case in enumerate(cases):
-        body = json.loads(by_index[index]["decision"])
+    result = ray_run("offline")
+    assert result["refused"] == ["column", "questions.ok.criteria"]
+    rows = {row["index"]: row for row in result["rows"]}
+    assert len(result["rows"]) == len(rows) == len(CASES_USED) + 1
+    last = rows.pop(len(CASES_USED))
+    assert last["decision"] is None
+    assert "Field required" in last["error"]
+    for index, case in enumerate(CASES_USED):
+        assert json.loads(rows[index]["request"]) == {**case["request"], "model": "release"}
+        assert rows[index]["error"] is None
+        body = json.loads(rows[index]["decision"])
         assert body["usage"] == case["response"]["usage"]
         for question_id, answer in case["response"]["answers"].items():
             assert numbers(body["answers"][question_id]) == pytest.approx(numbers(answer), abs=1e-3)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from dicast.engine import Engine
 from dicast.errors import ConfigError, ModelNotFoundError
-from dicast.records import Decision, Question, Record, as_questions
+from dicast.records import Decision, Question, Record, as_questions, check_limits
 from dicast.scale import import_ray
 from dicast.server.models import ALIASES
 from dicast.wire.errors import error_response, invalid
@@ -106,7 +106,7 @@ def decide_dataset(
         fn_constructor_kwargs={
             "model": _everywhere(model),
             "column": column,
-            "questions": None if questions is None else checked(Record("", as_questions(questions))).questions,
+            "questions": None if questions is None else check_limits(Record("", as_questions(questions))).questions,
             "queue": batch_size,
             "digits": digits,
             "load_options": load_options,
