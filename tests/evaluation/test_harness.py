@@ -121,18 +121,18 @@ def test_many_records_stay_in_bounded_memory(tmp_path: Path) -> None:
 
     def peak(records: int) -> tuple[int, float]:
         folder = tmp_path / str(records)
-        options = EvalOptions(repeats=0, capacity=300, worst=5)
+        options = EvalOptions(repeats=0, capacity=100, worst=5)
         tracemalloc.start()
         result = evaluate(examples(records), Oracle(chunk=50), folder, options)
         _, most = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert result["slices"]["all"]["n"] == 3 * records
-        assert result["slices"]["all"]["n_sampled"] == 300
+        assert result["slices"]["all"]["n_sampled"] == 100
         gold = [line["questions"]["yes"]["gold"] == "true" for line in read_predictions(folder / PREDICTIONS)]
         exact = result["slices"]["type=noul"]["metrics"]["accuracy"]["value"]
         assert exact == pytest.approx(np.mean(gold))
         return most, exact
 
-    small, _ = peak(600)
-    large, _ = peak(2400)
+    small, _ = peak(200)
+    large, _ = peak(800)
     assert large < small * 1.2

@@ -8,7 +8,7 @@ drift.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -58,6 +58,7 @@ def selective_threshold(
     """
     c, wrong = np.asarray(confidence, np.float64), 1.0 - np.asarray(correct, np.float64)
     best = Selective(None, 0.0, math.nan, math.nan, int(c.size))
+    found: tuple[int, int] | None = None
     ordered = np.sort(c)[::-1]
     for accepted in _counts(int(c.size), target_error, delta / levels, levels):
         cut = -math.inf if accepted == c.size else float(ordered[accepted])
@@ -66,9 +67,8 @@ def selective_threshold(
         if n == 0 or binomial_cdf(errors, n, target_error) > delta / levels:
             continue
         threshold = 0.0 if accepted == c.size else math.nextafter(cut, math.inf)
-        bound = clopper_pearson_upper(errors, n, delta / levels)
-        best = Selective(threshold, n / c.size, errors / n, bound, int(c.size))
-    return best
+        best, found = Selective(threshold, n / c.size, errors / n, math.nan, int(c.size)), (errors, n)
+    return replace(best, bound=clopper_pearson_upper(*found, delta / levels)) if found else best
 
 
 def clopper_pearson_upper(errors: int, n: int, delta: float) -> float:

@@ -7,11 +7,12 @@ temperatures have not seen, so that their promises hold (`abstention`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from dicast.calibration import (
     Calibration,
@@ -27,7 +28,7 @@ from dicast.errors import ConfigError
 from dicast.evaluation import reliability
 from dicast.evaluation.abstention import conformal_quantile, selective_threshold, true_score
 from dicast.evaluation.fits import fit_isotonic, fit_temperature, fit_vector, log_softmax
-from dicast.evaluation.metrics import Floats, mean
+from dicast.evaluation.metrics import Floats, Ints, mean
 from dicast.evaluation.scoring import family_number
 from dicast.records import QuestionType
 
@@ -44,6 +45,8 @@ MIN_RICH = 1000
 """Fewest questions for a type to be calibrated, for a bucket of its own, and for a vector or an isotonic map."""
 WARN_OUTSIDE = (0.4, 2.5)
 FOLDS = 5
+NOWHERE = Provenance((), "0" * 64, 0, "2000-01-01", "")
+"""Provenance of calibrations that live only inside a fit."""
 HELP = 1e-4
 """A fit is kept when it lowers the cross-validated log loss by at least this many nats."""
 
@@ -124,18 +127,18 @@ def fit(
     wanted = promise.target_error is not None or promise.alpha is not None
     shaping = [o for o in observations if not wanted or _fold(o.family, 3) != 0]
     found = _Fit()
-    for kind in BUCKETS:
-        here = [o for o in shaping if o.type == kind]
-        if here and len(here) < REFUSED_BELOW:
-            found.warnings.append(f"{kind}: {len(here)} questions are too few to calibrate (least {REFUSED_BELOW})")
+    tables = {kind: _tables(shaping, kind) for kind in BUCKETS}
+    for kind, here in tables.items():
+        if here and _count(here) < REFUSED_BELOW:
+            found.warnings.append(f"{kind}: {_count(here)} questions are too few to calibrate (least {REFUSED_BELOW})")
         elif here:
             _fit_type(kind, here, method, found)
-    if not any(sum(o.type == kind for o in shaping) >= REFUSED_BELOW for kind in BUCKETS):
+    if all(_count(here) < REFUSED_BELOW for here in tables.values()):
         raise ConfigError(f"too few labelled questions to calibrate (least {REFUSED_BELOW} of a type)", field="data")
     shaped = Calibration(provenance, tuple(found.temperatures), tuple(found.vectors), found.isotonic)
     held = [o for o in observations if wanted and _fold(o.family, 3) == 0]
     thresholds, conformal = _promises(shaped, held, promise, found.warnings)
-    report = {kind: _judged([o for o in shaping if o.type == kind], method) for kind in BUCKETS}
+    report = {kind: _judged(here, method) for kind, here in tables.items()}
     filled = replace(
         provenance,
         n=len(observations),
@@ -163,95 +166,118 @@ def observations_of(predictions: Iterable[Mapping[str, Any]]) -> list[Observatio
     return found
 
 
-def _fit_type(kind: str, here: Sequence[Observation], method: Method, found: _Fit) -> None:
-    for low, high, part in _buckets(kind, here):
-        temperature = fit_temperature(_groups(part))
+def _fit_type(kind: str, tables: Sequence[_Table], method: Method, found: _Fit) -> None:
+    for low, high, part in _buckets(kind, tables):
+        n, temperature = _count(part), fit_temperature([(table.logits, table.target) for table in part])
         shown = f"{kind} with {_span(low, high)} options"
         if _held_out(part, "temperature") > _loss(part) - HELP:
             found.warnings.append(f"{shown}: no temperature helps on held-out folds; left as it is")
             continue
         if not WARN_OUTSIDE[0] <= temperature <= WARN_OUTSIDE[1]:
             found.warnings.append(f"{shown}: extreme temperature {temperature:.2f}; look at the data and the model")
-        found.temperatures.append(Temperature(here[0].type, low, high, round(temperature, 4), len(part)))
+        found.temperatures.append(Temperature(part[0].type, low, high, round(temperature, 4), n))
     if method == "temperature" or kind == "choice":
         return
-    for options, part in _by_count(here).items():
-        best = _best_rich(kind, part, method)
-        if best == "isotonic":
-            x, y = fit_isotonic(_p_true(part), np.array([o.target[0] for o in part]))
-            found.isotonic = Isotonic(x, y, len(part))
-        elif best == "vector":
-            scale, bias = fit_vector(*_stacked(part))
-            found.vectors.append(Vector(here[0].type, scale, bias, len(part)))
-        elif len(part) < MIN_RICH:
-            found.warnings.append(f"{kind} with {options} options: {len(part)} questions are too few for {method}")
+    for table in tables:
+        best = _best_rich(table, method)
+        if best:
+            only = _single([table], best)
+            found.isotonic = only.isotonic or found.isotonic
+            found.vectors += only.vectors
+        elif _count([table]) < MIN_RICH:
+            options, n = table.logits.shape[1], _count([table])
+            found.warnings.append(f"{kind} with {options} options: {n} questions are too few for {method}")
 
 
-def _best_rich(kind: str, part: Sequence[Observation], method: Method) -> str:
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """Questions of one type and option count.
+
+    Attributes:
+        type: question type.
+        logits: ``[n, n_options]``.
+        target: ``[n, n_options]``.
+        fold: ``[n]``, the fold of each family.
+    """
+
+    type: QuestionType
+    logits: Floats
+    target: Floats
+    fold: Ints
+
+    def rows(self, chosen: npt.NDArray[np.bool_]) -> _Table:
+        """Only the chosen rows."""
+        return _Table(self.type, self.logits[chosen], self.target[chosen], self.fold[chosen])
+
+
+def _best_rich(table: _Table, method: Method) -> str:
     """What to use on top of temperatures: ``vector``, ``isotonic`` or nothing."""
-    if len(part) < MIN_RICH:
+    if _count([table]) < MIN_RICH:
         return ""
-    names = ["vector", *(["isotonic"] if kind == "noul" else [])]
-    allowed = [name for name in names if method in ("auto", name)]
-    losses = {name: _held_out(part, name) for name in allowed}
+    names = ["vector", *(["isotonic"] if table.type == "noul" else [])]
+    losses = {name: _held_out([table], name) for name in names if method in ("auto", name)}
     best = min(losses, key=losses.__getitem__, default="")
-    plain = min(_held_out(part, "temperature"), _loss(part))
+    plain = min(_held_out([table], "temperature"), _loss([table]))
     return best if best and losses[best] < plain - HELP else ""
 
 
-def _judged(here: Sequence[Observation], method: Method) -> dict[str, Any]:
+def _judged(tables: Sequence[_Table], method: Method) -> dict[str, Any]:
     """Cross-validated log loss, Brier and ECE, before and after; each fold is judged by a fit on the others."""
-    if len(here) < REFUSED_BELOW:
+    if _count(tables) < REFUSED_BELOW:
         return {}
-    after: list[tuple[Observation, Floats]] = []
-    provenance = Provenance((), "0" * 64, 0, "2000-01-01", "fold")
+    after: list[tuple[Floats, Floats]] = []
     for fold in range(FOLDS):
-        rest = [o for o in here if _fold(o.family, FOLDS) != fold]
         found = _Fit()
+        rest = _chosen(tables, lambda table, fold=fold: table.fold != fold)  # type: ignore[misc]
         if rest:
-            _fit_type(here[0].type, rest, method, found)
-        shaped = Calibration(provenance, tuple(found.temperatures), tuple(found.vectors), found.isotonic)
-        judged = (o for o in here if _fold(o.family, FOLDS) == fold)
-        after += [(o, _softmax(shaped.apply(o.type, o.logits))) for o in judged]
-    before = [(o, _softmax(o.logits)) for o in here]
-    return {"n": len(here), "before": _measures(before), "after": _measures(after)}
+            _fit_type(tables[0].type, rest, method, found)
+        shaped = Calibration(NOWHERE, tuple(found.temperatures), tuple(found.vectors), found.isotonic)
+        judged = _chosen(tables, lambda table, fold=fold: table.fold == fold)  # type: ignore[misc]
+        after += [(_softmax(shaped.apply(table.type, table.logits)), table.target) for table in judged]
+    before = [(_softmax(table.logits), table.target) for table in tables]
+    return {"n": _count(tables), "before": _measures(before), "after": _measures(after)}
 
 
-def _measures(answers: Sequence[tuple[Observation, Floats]]) -> dict[str, float]:
-    confidence = np.array([float(p.max()) for _, p in answers])
-    correct = np.array([float(p.argmax() == o.gold) for o, p in answers])
+def _measures(answers: Sequence[tuple[Floats, Floats]]) -> dict[str, float]:
+    right = [p[np.arange(len(p)), target.argmax(1)] for p, target in answers]
+    confidence = np.concatenate([p.max(1) for p, _ in answers])
+    correct = np.concatenate([p.argmax(1) == target.argmax(1) for p, target in answers]).astype(np.float64)
+    squares = np.concatenate([(p * p).sum(1) for p, _ in answers])
+    gold = np.concatenate(right)
     bins = reliability.equal_width_bins(confidence)
     return {
-        "log_loss": mean([reliability.log_loss_of(p, o.gold) for o, p in answers]),
-        "brier": mean([reliability.brier_of(p, o.gold) for o, p in answers]),
+        "log_loss": -mean(np.log(np.maximum(gold, reliability.LOG_LOSS_FLOOR))),
+        "brier": mean(squares - 2 * gold + 1),
         "ece": reliability.calibration_error(confidence, correct, bins),
         "ece_noise_floor": reliability.noise_floor(confidence, bins, repeats=50)[0],
         "accuracy": mean(correct),
     }
 
 
-def _held_out(part: Sequence[Observation], what: str) -> float:
+def _held_out(tables: Sequence[_Table], what: str) -> float:
     """Cross-validated log loss of one kind of fit."""
-    losses = []
+    total, n = 0.0, 0
     for fold in range(FOLDS):
-        rest = [o for o in part if _fold(o.family, FOLDS) != fold]
-        judged = [o for o in part if _fold(o.family, FOLDS) == fold]
+        rest = _chosen(tables, lambda table, fold=fold: table.fold != fold)  # type: ignore[misc]
+        judged = _chosen(tables, lambda table, fold=fold: table.fold == fold)  # type: ignore[misc]
         if not judged or not rest:
             continue
         shaped = _single(rest, what)
-        losses += [_nll(shaped.apply(o.type, o.logits), o.target) for o in judged]
-    return float(np.mean(losses)) if losses else float("inf")
+        total += sum(_nll(shaped.apply(table.type, table.logits), table.target) for table in judged)
+        n += _count(judged)
+    return total / n if n else float("inf")
 
 
-def _single(part: Sequence[Observation], what: str) -> Calibration:
-    provenance = Provenance((), "0" * 64, 0, "2000-01-01", "fold")
-    kind, n = part[0].type, len(part)
+def _single(tables: Sequence[_Table], what: str) -> Calibration:
+    """A calibration of one part, fitted on questions of one type (and of one option count unless a temperature)."""
+    kind, n = tables[0].type, _count(tables)
     if what == "temperature":
-        return Calibration(provenance, (Temperature(kind, 1, None, fit_temperature(_groups(part)), n),))
+        heat = fit_temperature([(table.logits, table.target) for table in tables])
+        return Calibration(NOWHERE, (Temperature(kind, 1, None, heat, n),))
+    logits, target = tables[0].logits, tables[0].target
     if what == "vector":
-        return Calibration(provenance, vectors=(Vector(kind, *fit_vector(*_stacked(part)), n),))
-    x, y = fit_isotonic(_p_true(part), np.array([o.target[0] for o in part]))
-    return Calibration(provenance, isotonic=Isotonic(x, y, n))
+        return Calibration(NOWHERE, vectors=(Vector(kind, *fit_vector(logits, target), n),))
+    return Calibration(NOWHERE, isotonic=Isotonic(*fit_isotonic(_softmax(logits)[:, 0], target[:, 0]), n))
 
 
 def _promises(
@@ -296,11 +322,11 @@ def _quantiles(
     name: str | None, answers: Sequence[tuple[Observation, Floats]], promise: Promise, alpha: float
 ) -> list[ConformalQuantile]:
     kind = answers[0][0].type
-    by_observation = {id(o): p for o, p in answers}
     found = []
-    for low, high, part in _buckets(kind, [o for o, _ in answers]):
-        scores = [true_score(promise.sets, by_observation[id(o)], o.gold) for o in part]
-        quantile = conformal_quantile(scores, alpha)
+    for low, high, tables in _buckets(kind, _tables((o for o, _ in answers), kind)):
+        counts = {table.logits.shape[1] for table in tables}
+        part = [(o, p) for o, p in answers if p.size in counts]
+        quantile = conformal_quantile([true_score(promise.sets, p, o.gold) for o, p in part], alpha)
         found.append(ConformalQuantile(kind, name, low, high, promise.sets, quantile, alpha, len(part)))
     return found
 
@@ -317,14 +343,14 @@ def one_per_family(observations: Iterable[Observation]) -> list[Observation]:
     return list(chosen.values())
 
 
-def _buckets(kind: str, here: Sequence[Observation]) -> list[tuple[int, int | None, list[Observation]]]:
+def _buckets(kind: str, tables: Sequence[_Table]) -> list[tuple[int, int | None, list[_Table]]]:
     """Option-count buckets that hold enough questions; small ones join the next, the last joins the one before."""
-    joined: list[tuple[int, int | None, list[Observation]]] = []
-    low, waiting = 0, list[Observation]()
+    joined: list[tuple[int, int | None, list[_Table]]] = []
+    low, waiting = 0, list[_Table]()
     for first, last in BUCKETS[kind]:
         low = low or first
-        waiting += [o for o in here if first <= o.logits.size and (last is None or o.logits.size <= last)]
-        if len(waiting) >= MIN_BUCKET:
+        waiting += [t for t in tables if first <= t.logits.shape[1] and (last is None or t.logits.shape[1] <= last)]
+        if _count(waiting) >= MIN_BUCKET:
             joined.append((low, last, waiting))
             low, waiting = 0, []
     end = BUCKETS[kind][-1][1]
@@ -336,27 +362,35 @@ def _buckets(kind: str, here: Sequence[Observation]) -> list[tuple[int, int | No
     return joined
 
 
-def _by_count(here: Sequence[Observation]) -> dict[int, list[Observation]]:
+def _tables(observations: Iterable[Observation], kind: str) -> list[_Table]:
+    """Questions of a type as one table per option count."""
     counts: dict[int, list[Observation]] = {}
-    for o in here:
-        counts.setdefault(o.logits.size, []).append(o)
-    return counts
+    for o in observations:
+        if o.type == kind:
+            counts.setdefault(o.logits.size, []).append(o)
+    return [
+        _Table(
+            part[0].type,
+            np.stack([o.logits for o in part]),
+            np.stack([o.target for o in part]),
+            np.array([_fold(o.family, FOLDS) for o in part]),
+        )
+        for _, part in sorted(counts.items())
+    ]
 
 
-def _groups(part: Sequence[Observation]) -> list[tuple[Floats, Floats]]:
-    return [_stacked(same) for same in _by_count(part).values()]
+def _chosen(tables: Sequence[_Table], choose: Callable[[_Table], npt.NDArray[np.bool_]]) -> list[_Table]:
+    """Chosen rows of every table; tables without any are left out."""
+    parts = [table.rows(choose(table)) for table in tables]
+    return [part for part in parts if len(part.logits)]
 
 
-def _stacked(part: Sequence[Observation]) -> tuple[Floats, Floats]:
-    return np.stack([o.logits for o in part]), np.stack([o.target for o in part])
+def _count(tables: Sequence[_Table]) -> int:
+    return sum(len(table.logits) for table in tables)
 
 
-def _p_true(part: Sequence[Observation]) -> Floats:
-    return np.array([float(_softmax(o.logits)[0]) for o in part])
-
-
-def _loss(part: Sequence[Observation]) -> float:
-    return float(np.mean([_nll(o.logits, o.target) for o in part]))
+def _loss(tables: Sequence[_Table]) -> float:
+    return sum(_nll(table.logits, table.target) for table in tables) / _count(tables)
 
 
 def _nll(logits: Any, target: Floats) -> float:

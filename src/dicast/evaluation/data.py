@@ -41,17 +41,21 @@ def find_files(sources: Sequence[str], *, split: str = "test") -> list[DataFile]
     """
     found: list[DataFile] = []
     for source in sources:
-        path = Path(source)
-        if source.startswith("hf:"):
-            found.append(DataFile(source, source))
-        elif path.is_file():
-            found.append(DataFile(_name(path), str(path)))
-        elif path.is_dir():
-            files = sorted(path.glob(f"{split}.*")) or sorted(path.glob(f"*/{split}.*"))
-            found += [DataFile(_name(file), str(file)) for file in files if file.suffix != ".md"]
-        if not found:
+        behind = _behind(source, split)
+        if not behind:
             raise ConfigError(f"no {split} records found in {source}", field="data", seen=source)
+        found += behind
     return found
+
+
+def _behind(source: str, split: str) -> list[DataFile]:
+    path = Path(source)
+    if source.startswith("hf:"):
+        return [DataFile(source, source)]
+    if path.is_file():
+        return [DataFile(_name(path), str(path))]
+    files = sorted(path.glob(f"{split}.*")) or sorted(path.glob(f"*/{split}.*"))
+    return [DataFile(_name(file), str(file)) for file in files]
 
 
 def read(

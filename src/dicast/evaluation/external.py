@@ -99,14 +99,14 @@ def _server(model: str | None, out: Path) -> Iterator[str]:
         yield model.rstrip("/").removesuffix("/systemone").removesuffix("/v1")
         return
     port = _free_port()
-    command = [sys.executable, "-m", "dicast.cli.app", "serve", "--host", "127.0.0.1", "--port", str(port)]
-    command += ["--model", model] if model else []
-    with (out / "server.log").open("w", encoding="utf-8") as log:
+    path = out / "server.log"
+    with path.open("w", encoding="utf-8") as log:
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-        server = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
+        server = subprocess.Popen(serve_command(model, port), stdout=log, stderr=subprocess.STDOUT, env=environment)
         try:
             url = f"http://127.0.0.1:{port}"
-            _wait_for(url, server)
+            if not _answers(url, server):
+                raise ConfigError(f"the server did not start; see {path}", field="external", seen=server.poll())
             yield url
         finally:
             server.terminate()
@@ -117,17 +117,24 @@ def _server(model: str | None, out: Path) -> Iterator[str]:
                 server.wait()
 
 
-def _wait_for(url: str, server: subprocess.Popen[bytes]) -> None:
+def serve_command(model: str | None, port: int) -> list[str]:
+    """Serve a checkpoint on this machine only."""
+    command = [sys.executable, "-m", "dicast.cli.app", "serve", "--host", "127.0.0.1", "--port", str(port)]
+    return [*command, *(["--model", model] if model else [])]
+
+
+def _answers(url: str, server: subprocess.Popen[bytes]) -> bool:
+    """Whether the server answers before it ends or time is up."""
     end = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < end and server.poll() is None:
         try:
             with urllib.request.urlopen(f"{url}/v1/models", timeout=5):
-                return
+                return True
         except urllib.error.HTTPError:
-            return
+            return True
         except OSError:
-            time.sleep(0.3)
-    raise ConfigError("the server did not start; see server.log", field="external", seen=server.poll())
+            time.sleep(0.2)
+    return False
 
 
 def _free_port() -> int:
