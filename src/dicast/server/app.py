@@ -117,10 +117,9 @@ class App:
         try:
             async with self.services.models.lease(self.services.models.default, float("inf")):
                 pass
-        except Exception as error:
-            if self._on_broken is None:
-                raise
-            self._on_broken(error)
+        except Exception as error:  # logged by the registry
+            if self._on_broken is not None:
+                self._on_broken(error)
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         while True:
