@@ -29,8 +29,8 @@ from typing import Any, Final, Literal, TypeAlias
 from tokenizers import Tokenizer
 
 from dicast.errors import TokenBudgetError
-from dicast.models.base import DEFAULT_OPTIONS, EncodeOptions
-from dicast.records import JSON, Noul, Question, QuestionType, Record, Score
+from dicast.models.base import DEFAULT_OPTIONS, EncodeOptions, QuestionEncoding
+from dicast.records import JSON, Noul, Question, Record, Score
 
 WINDOW: Final = 224
 """Most tokens of one window of the state, [CLS] and [SEP] not counted."""
@@ -79,21 +79,15 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentQuestion:
-    """One question. Logits come in the order of `options`; the id is never tokenized unless there is no instruction.
+class SegmentQuestion(QuestionEncoding):
+    """One question; options are in request order. The id is never tokenized unless there is no instruction.
 
     Attributes:
-        id: the question's id.
-        type: noul, choice or score.
-        options: option ids in request order.
         segment: index of the instruction's segment.
         labels: per option, index of the segment of its text.
         hypotheses: per option, index of the segment of instruction and option (or the label's again).
     """
 
-    id: str
-    type: QuestionType
-    options: tuple[str, ...]
     segment: int
     labels: tuple[int, ...]
     hypotheses: tuple[int, ...]
@@ -448,12 +442,19 @@ def cut_pieces(pieces: Pieces, keep: int | None) -> tuple[Pieces, int]:
 
 
 def fit_pieces(pieces: Pieces, room: int) -> tuple[Pieces, int]:
-    """Cut the end until the windows, frames and overlaps counted, need at most `room` tokens."""
-    dropped = 0
-    while pieces and (excess := sum(len(ids) + 2 for ids in windows_of(pieces)) - room) > 0:
-        pieces, more = cut_pieces(pieces, max(0, sum(map(len, pieces)) - excess))
-        dropped += more
-    return pieces, dropped
+    """Cut the end so that the windows, their frames and overlaps counted, need at most `room` tokens."""
+
+    def needed(keep: int) -> int:
+        return sum(len(ids) + 2 for ids in windows_of(cut_pieces(pieces, keep)[0]))
+
+    total = sum(map(len, pieces))
+    if needed(total) <= room:
+        return pieces, 0
+    low, high = 0, total  # needed(low) fits, needed(high) does not
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if needed(middle) <= room else (low, middle)
+    return cut_pieces(pieces, low)
 
 
 def _token_id(tokenizer: Tokenizer, token: str) -> int:

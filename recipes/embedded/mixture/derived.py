@@ -1,3 +1,4 @@
+# ruff: noqa: E501, B905 - long lines of wording are data here
 """Records derived from the labels of public sets: yes/no from choices, pairs, inverse choices, API choice, replies."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# ruff: noqa: E501, B905 - long lines of wording are data here
 """Changes to a labelled record that keep its label true: other wordings, ids, forms and question types.
 
 A row is a plain dict ``{"state", "questions", "gold", "soft"}`` as in `shared/data`. Every function takes a random generator

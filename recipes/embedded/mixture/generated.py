@@ -1,3 +1,4 @@
+# ruff: noqa: E501, B905 - long lines of wording are data here
 """Records with labels by construction: tool choice, policies, tickets, facts, comparisons, replies. Own work.
 
 Every maker is ``maker(rng) -> Row``. Nothing is copied from benchmarks; gold follows from how the record was drawn.

@@ -264,7 +264,7 @@ def _head_inputs(batch: SegmentBatch, segments: Sequence[EncodedSegment]) -> dic
     for number in used:
         offsets[number] = rows
         rows += len(batch.segments[number].tokens)
-    memory = np.concatenate([rows for number in used if (rows := segments[number].memory) is not None])
+    memory = np.concatenate([part for number in used if (part := segments[number].memory) is not None])
     index, mask, parts = memory_index(batch, offsets)
     cls = np.stack([item.cls for item in segments])
     mean = np.stack([item.mean for item in segments])

@@ -1,0 +1,205 @@
+"""The runtime without torch: equal to torch, cached, bounded, safe from several threads, clear when a folder is wrong."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dicast.errors import CapabilityError, CheckpointError
+from dicast.models.base import Logits
+from dicast.models.onnx import EncodedSegment, OnnxSegmentModel, SegmentCache, load_segments
+from dicast.models.onnx_export import export_onnx, int8_rows
+from dicast.records import Choice, Noul, Question, Record, Score
+from dicast.segments import Segment
+from tests.segment_models import save_tokenizer, tiny_model
+
+SRC = Path(__file__).parents[2] / "src"
+SCHEMA: dict[str, Question] = {
+    "urgent": Noul("is it urgent"),
+    "team": Choice("which team", {"billing": "money", "pay": "the card", "lost": None}),
+    "level": Score("is it the card", ["no", "yes it is", "the team"]),
+}
+RECORDS = [
+    Record("the card is lost", SCHEMA),
+    Record({"text": "pay " * 500, "plan": "billing"}, SCHEMA),
+    Record("", {"q": Choice("which team:\nlost card", [f"x{n}" for n in range(9)])}),
+    Record({}, {"n": Noul()}),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made: Path = tmp_path_factory.mktemp("onnx")
+    export_onnx(tiny_model(), made, tokenizer=save_tokenizer(made.parent / "tokenizer"), int8=False)
+    return made
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> OnnxSegmentModel:
+    return OnnxSegmentModel(folder, threads=1)
+
+
+def logits_of(model: OnnxSegmentModel, record: Record) -> Logits:
+    return model.score([model.encode(record)])[0]
+
+
+def test_logits_equal_those_of_torch(model: OnnxSegmentModel) -> None:
+    torch_model = tiny_model()
+    expected = torch_model.score([torch_model.encode(record) for record in RECORDS])
+    found = model.score([model.encode(record) for record in RECORDS])
+    for record, other in zip(found, expected, strict=True):
+        for mine, theirs in zip(record, other, strict=True):
+            np.testing.assert_allclose(mine, theirs, atol=2e-5)
+
+
+def test_a_cached_answer_is_the_same_answer(folder: Path) -> None:
+    model = OnnxSegmentModel(folder, threads=1)
+    first = logits_of(model, RECORDS[0])
+    misses = model.cache.misses
+    second = logits_of(model, RECORDS[0])
+    assert model.cache.misses == misses
+    for mine, other in zip(first, second, strict=True):
+        np.testing.assert_array_equal(mine, other)
+
+
+def test_a_new_state_encodes_only_the_state(folder: Path) -> None:
+    model = OnnxSegmentModel(folder, threads=1)
+    logits_of(model, RECORDS[0])
+    misses = model.cache.misses
+    logits_of(model, Record("the team is urgent", SCHEMA))
+    assert model.cache.misses == misses + 1
+
+
+def test_without_a_cache_answers_are_the_same(folder: Path, model: OnnxSegmentModel) -> None:
+    bare = OnnxSegmentModel(folder, threads=1, cache_mb=0)
+    for mine, other in zip(logits_of(bare, RECORDS[0]), logits_of(model, RECORDS[0]), strict=True):
+        np.testing.assert_allclose(mine, other, atol=1e-6)
+    assert len(bare.cache) == 0
+
+
+def test_a_segment_first_seen_as_an_option_can_become_a_state(folder: Path) -> None:
+    model = OnnxSegmentModel(folder, threads=1)
+    logits_of(model, Record("lost", {"q": Choice("which", [f"pay {n}" for n in range(9)])}))
+    found = logits_of(model, Record("pay 3", {"q": Noul("is it")}))
+    fresh = logits_of(OnnxSegmentModel(folder, threads=1), Record("pay 3", {"q": Noul("is it")}))
+    np.testing.assert_allclose(found[0], fresh[0], atol=1e-6)
+
+
+def test_threads_get_the_answers_of_one(model: OnnxSegmentModel) -> None:
+    records = [Record(f"the card {n} is lost", SCHEMA) for n in range(12)]
+    alone = [logits_of(model, record) for record in records]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda record: logits_of(model, record), records))
+    for mine, other in zip(together, alone, strict=True):
+        for a, b in zip(mine, other, strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+def test_the_cache_drops_the_oldest_and_counts_bytes() -> None:
+    def item(rows: int) -> EncodedSegment:
+        vector = np.zeros(4, np.float32)
+        return EncodedSegment(np.zeros((rows, 4), np.float32), vector, vector, vector)
+
+    cache = SegmentCache(item(2).size * 2)
+    first, second, third = (Segment((number,), 0, 1) for number in range(3))
+    for segment in (first, second):
+        cache.put(segment, item(2))
+    assert cache.get(first, memory=True) is not None
+    cache.put(third, item(2))
+    assert cache.get(second, memory=True) is None
+    assert cache.get(first, memory=True) is not None
+    assert cache.size == 2 * item(2).size
+    cache.put(first, item(2))
+    assert cache.size == 2 * item(2).size
+
+
+def test_int8_rows_are_within_half_a_step() -> None:
+    values = np.random.default_rng(0).normal(size=(5, 40)).astype(np.float32)
+    values[2] = 0.0
+    for axis in (0, 1):
+        whole, scale = int8_rows(values, axis)
+        assert whole.dtype == np.int8
+        assert np.abs(whole * scale - values).max() <= scale.max() * 0.5 + 1e-7
+
+
+def test_int8_files_are_smaller_and_close(folder: Path, tmp_path: Path) -> None:
+    import dicast.models.onnx_export as export
+
+    sizes = export_onnx(tiny_model(), tmp_path, tokenizer=folder / "tokenizer.json", int8=True)
+    assert sizes["encoder.onnx"] > 0
+    before, export.QUANTISE_FROM = export.QUANTISE_FROM, 64
+    try:
+        small = export_onnx(tiny_model(), tmp_path, tokenizer=folder / "tokenizer.json", int8=True)
+    finally:
+        export.QUANTISE_FROM = before
+    model, exact = OnnxSegmentModel(tmp_path, threads=1), OnnxSegmentModel(folder, threads=1)
+    assert small["encoder.onnx"] < (folder / "encoder.onnx").stat().st_size
+    for mine, other in zip(logits_of(model, RECORDS[0]), logits_of(exact, RECORDS[0]), strict=True):
+        assert 0 < np.abs(mine - other).max() < 0.3
+
+
+def test_files_use_standard_operators_only(folder: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    for name in ("encoder", "head"):
+        graph = onnx.load(folder / f"{name}.onnx")
+        assert {item.domain for item in graph.opset_import} <= {"", "ai.onnx"}
+        assert {node.domain for node in graph.graph.node} == {""}
+
+
+def test_no_records_no_answers(model: OnnxSegmentModel) -> None:
+    assert model.score([]) == []
+
+
+def test_media_is_refused(model: OnnxSegmentModel) -> None:
+    with pytest.raises(CapabilityError, match="text"):
+        model.encode(Record("x", SCHEMA, images=[object()]))
+
+
+@pytest.mark.parametrize("missing", ["encoder.onnx", "head.onnx", "dicast.json", "tokenizer.json"])
+def test_a_missing_file_is_named(folder: Path, tmp_path: Path, missing: str) -> None:
+    for file in folder.iterdir():
+        if file.name != missing:
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    with pytest.raises(CheckpointError, match=missing):
+        OnnxSegmentModel(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("encoder.onnx", b"junk"), ("dicast.json", b"{"), ("dicast.json", b"{}")]
+)
+def test_a_broken_file_is_named(folder: Path, tmp_path: Path, name: str, content: bytes) -> None:
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(CheckpointError):
+        OnnxSegmentModel(tmp_path)
+
+
+def test_load_segments_takes_either_runtime(folder: Path, tmp_path: Path) -> None:
+    assert load_segments(folder, name="shown").info.name == "shown"
+    tiny_model().save(tmp_path, folder / "tokenizer.json")
+    assert load_segments(tmp_path).info.runtime == "torch"
+    for options in ({"device": "cuda"}, {"dtype": "bfloat16"}):
+        with pytest.raises(CapabilityError):
+            load_segments(folder, **options)
+
+
+def test_info_says_what_runs(model: OnnxSegmentModel, folder: Path) -> None:
+    info = model.info
+    assert info.runtime == "onnx"
+    assert info.parameters == json.loads((folder / "dicast.json").read_text())["parameters"]
+    assert info.details["threads"] == 1
+
+
+def test_the_runtime_does_not_import_torch(folder: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from dicast.models.onnx import OnnxSegmentModel;"
+        f"OnnxSegmentModel(Path({str(folder)!r}), threads=1); assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120, env={"PYTHONPATH": str(SRC)})
