@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.training.test_loop import make_config, step_losses
 
 from dicast.errors import ConfigError
 from dicast.training.config import Config
 from dicast.training.distributed import pick_device, start_world
 from dicast.training.run import train
-from tests.training.test_loop import make_config, step_losses
 
 ROOT = Path(__file__).parents[2]
 RELEASE = Path(__file__).parents[1] / "golden" / "release"

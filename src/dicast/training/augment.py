@@ -21,6 +21,7 @@ from dicast.errors import ConfigError
 from dicast.records import MAX_OPTIONS, Choice, Noul, Question, Score
 from dicast.training.config import AugmentConfig, Config
 from dicast.training.data import Example
+from dicast.training.sampling import stable_seed
 
 MOST_POOLED = 4096
 """Most options kept per source for distractors."""
@@ -53,7 +54,7 @@ def make_augment(config: Config, examples: Sequence[Example]) -> Callable[[Examp
         ConfigError: a wordings file is missing or has another form.
     """
     settings = config.augment
-    chances = [(change, getattr(settings, name)) for name, change in CHANGES.items() if getattr(settings, name) > 0.0]
+    chances = {name: getattr(settings, name) for name in CHANGES if getattr(settings, name) > 0.0}
     if not chances:
         return None
     wordings = load_wordings(settings, examples)
@@ -61,12 +62,12 @@ def make_augment(config: Config, examples: Sequence[Example]) -> Callable[[Examp
     def augment(example: Example, seed: int) -> Example:
         if not example.meta.get("augment", True):
             return example
-        rng = random.Random(seed)
-        for change, chance in chances:
-            # Both draws are always made, so that one switch does not shift the luck of the next.
-            happens, inner = rng.random() < chance, random.Random(rng.getrandbits(64))
-            if happens:
-                example = change(example, inner, wordings)
+        for name, chance in chances.items():
+            rng = random.Random(
+                stable_seed(seed, name)
+            )  # so that switching one change on leaves the others as they were
+            if rng.random() < chance:
+                example = CHANGES[name](example, rng, wordings)
         return example
 
     return augment

@@ -257,7 +257,8 @@ class ExportConfig:
 
     licence: str = key("", "licence named in the model card")
     intended_use: str = key("", "sentence for the model card")
-    onnx: bool = key(False, "also write ONNX files (segments only)")
+    onnx: bool = key(True, "segments: also write ONNX files, which is what `dicast.load` runs")
+    int8: bool = key(True, "segments: store the matrices of the ONNX files as int8; false: float32")
     push: str = key("", "hub name to upload to; empty: no upload")
     head_dtype: Literal["float32", "bfloat16"] = key("float32", "clef: dtype in which the head is stored")
 
@@ -305,9 +306,18 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
         raise ConfigError(f"no such configuration file: {path}", field="config") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"not valid TOML: {error}", field=str(path)) from None
+    return config_from(with_overrides(plain, overrides))
+
+
+def with_overrides(plain: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Plain configuration data with ``key=value`` overrides applied, in place.
+
+    Raises:
+        ConfigError: an override is not key=value, or names no place.
+    """
     for override in overrides:
         _override(plain, override)
-    return config_from(plain)
+    return plain
 
 
 def config_from(plain: Mapping[str, Any]) -> Config:

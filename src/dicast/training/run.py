@@ -219,15 +219,13 @@ def _prepare_folder(folder: Path, config: Config, data: RunData, fresh: bool) ->
 
 
 def _differences(before: Any, now: Any, path: str = "") -> list[str]:
+    """Dotted names of settings that differ; keys that only one version of Dicast knows are left aside."""
     if path in FREE_TO_CHANGE:
         return []
     if isinstance(before, dict) and isinstance(now, dict):
-        names = sorted(set(before) | set(now))
-        return [
-            found
-            for name in names
-            for found in _differences(before.get(name), now.get(name), f"{path}.{name}".lstrip("."))
-        ]
+        prefix = path + "." if path else ""
+        names = sorted(set(before) & set(now))
+        return [found for name in names for found in _differences(before[name], now[name], prefix + name)]
     return [] if before == now else [path]
 
 

@@ -31,6 +31,7 @@ from dicast.segments import SegmentQuestion
 from dicast.training.config import Config, ModelConfig, OptimizerConfig
 from dicast.training.data import Example
 from dicast.training.distributed import World, is_first_process
+from dicast.training.export import export_onnx, require_onnx
 from dicast.training.objectives import PaddedLogits
 from dicast.training.trainable import LogitPlaces, blamed_on, parameter_groups
 
@@ -64,13 +65,12 @@ class SegmentTrainable:
 
     batch_cost: Literal["padded", "sum"] = "sum"
 
-    def __init__(
-        self, model: SegmentModel, folder: Path, *, truncation: Literal["refuse", "state_end"] = "refuse"
-    ) -> None:
+    def __init__(self, model: SegmentModel, folder: Path, config: Config) -> None:
         self.model = model
         self.module: nn.Module = model.net
         self._folder = folder
-        self._options = EncodeOptions(truncation=truncation)
+        self._export = config.export
+        self._options = EncodeOptions(truncation=config.model.truncation)
 
     def length(self, example: Example) -> int:
         """An estimate from the number of characters; segments that records share are counted each time."""
@@ -122,10 +122,13 @@ class SegmentTrainable:
         raise CapabilityError("the segments family is not sharded; use replicate", field="distributed.strategy")
 
     def save(self, folder: Path) -> None:
-        """Write `model.safetensors`, `dicast.json` and `tokenizer.json`."""
+        """Write ONNX files (if `export.onnx`), `model.safetensors`, `dicast.json` and `tokenizer.json`."""
         if not is_first_process():
             return
-        self.model.save(folder, self._folder / "tokenizer.json")
+        tokenizer = self._folder / "tokenizer.json"
+        self.model.save(folder, tokenizer)
+        if self._export.onnx:  # its dicast.json says all that the other one says, and more
+            export_onnx(self.model, folder, tokenizer=tokenizer, int8=self._export.int8)
 
 
 def build_trainable(config: Config) -> SegmentTrainable:
@@ -141,6 +144,8 @@ def build_trainable(config: Config) -> SegmentTrainable:
         raise ConfigError(f"the segments family has no setting {', '.join(unknown)}", field="model.options")
     if settings.train not in ("all", "head"):
         raise ConfigError("the segments family trains all or head", field="model.train", seen=settings.train)
+    if config.export.onnx:
+        require_onnx()
     folder, _, _ = resolve(settings.start or None)
     model = _start(folder, settings, int(settings.options.get("seed", config.run.seed)))
     model.net.requires_grad_(True)
@@ -149,7 +154,7 @@ def build_trainable(config: Config) -> SegmentTrainable:
         model.net.bert.requires_grad_(False)
     elif frozen := int(settings.options.get("freeze_layers", 0)):
         model.net.bert.freeze(frozen)
-    return SegmentTrainable(model, folder, truncation=settings.truncation)
+    return SegmentTrainable(model, folder, config)
 
 
 def _start(folder: Path, settings: ModelConfig, seed: int) -> SegmentModel:

@@ -10,6 +10,7 @@ Knows dictionaries of tensors; knows nothing of models or training.
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 from pathlib import Path
 from typing import Any
@@ -99,7 +100,7 @@ class CheckpointStore:
         for folder in reversed(folders):
             try:
                 state: dict[str, Any] = torch.load(folder / "state.pt", map_location="cpu", weights_only=True)
-            except (OSError, RuntimeError, EOFError, ValueError) as error:
+            except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
                 failures.append(f"{folder.name}: {error}")
                 continue
             if state.get("format") != FORMAT:
