@@ -82,7 +82,7 @@ def decide_dataset(
         questions: questions asked about every state, by id.
         concurrency: actors, or the least and the most of them.
         batch_size: records that an actor holds at once; the engine forms the batches that the model sees.
-        num_cpus: CPUs reserved for each actor, which are also its threads.
+        num_cpus: CPUs reserved for each actor; it computes with as many threads.
         num_gpus: GPUs reserved for each actor; may be a fraction.
         digits: decimals of the numbers; None shows all.
         **load_options: see :func:`dicast.load` (``device``, ``dtype``, ``confidence``, ...).
@@ -109,7 +109,7 @@ def decide_dataset(
             "questions": None if questions is None else check_limits(Record("", as_questions(questions))).questions,
             "queue": batch_size,
             "digits": digits,
-            "load_options": load_options,
+            "load_options": {"threads": max(1, int(num_cpus)), **load_options},
         },
         batch_format="pyarrow",
         batch_size=batch_size,
