@@ -140,10 +140,9 @@ def running(
     load: Callable[[ModelSpec], Engine] | None = None,
 ) -> Iterator[Running]:
     """Run a server in a thread; ends it afterwards."""
-    offered = models or {"arithmetic-1": Arithmetic()}
-    settings = replace(
-        settings or Settings(), port=0, models=tuple(ModelSpec(name, name) for name in offered), grace_seconds=2
-    )
+    offered = {"arithmetic-1": Arithmetic()} if models is None else models
+    specs = tuple(ModelSpec(name, name) for name in offered) or (ModelSpec(),)
+    settings = replace(settings or Settings(), port=0, models=specs, grace_seconds=2)
 
     def engine_of(spec: ModelSpec) -> Engine:
         return Engine(offered[spec.name], queue_records=queue)
