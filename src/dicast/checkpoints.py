@@ -55,6 +55,7 @@ def load_model(
     max_length: int = DEFAULT_MAX_LENGTH,
     head_dtype: str = "float32",
     threads: int | None = None,
+    reuse_bytes: int | None = None,
     **backbone: Any,
 ) -> Model:
     """Load a model from the package, a folder or the Hugging Face hub.
@@ -69,6 +70,8 @@ def load_model(
         max_length: most tokens of one record, for Clef checkpoints.
         head_dtype: dtype of the joint schema head of a Clef checkpoint.
         threads: threads of the onnx runtime; None chooses.
+        reuse_bytes: most bytes that a Clef model keeps of states it has read, so that further questions about them are
+            quick; 0 keeps nothing between calls, None chooses 1 GiB on a CPU and 4 GiB elsewhere.
         **backbone: passed on to transformers' `from_pretrained` for Clef checkpoints.
 
     Raises:
@@ -90,6 +93,8 @@ def load_model(
         vision=vision,
         max_length=max_length,
         head_dtype=head_dtype,
+        reuse=True,
+        reuse_bytes=reuse_bytes,
         **backbone,
     )
 
@@ -185,11 +190,17 @@ def load_clef(
     vision: bool = True,
     max_length: int = DEFAULT_MAX_LENGTH,
     head_dtype: str = "float32",
+    reuse: bool = False,
+    reuse_bytes: int | None = None,
     **backbone: Any,
 ) -> ClefModel:
-    """Load a checkpoint in the Clef release layout; see :func:`load_model` for the arguments."""
+    """Load a checkpoint in the Clef release layout; see :func:`load_model` for the arguments.
+
+    States are reused only on request, since a model that is being trained must not: `reuse`.
+    """
     require_torch()
     from dicast.models.clef import ClefModel, ClefNetwork
+    from dicast.models.clef_reuse import reuse_for
     from dicast.models.devices import DTYPES, resolve_device, resolve_dtype
     from dicast.models.qwen import load_backbone
     from dicast.models.qwen_media import load_media_reader
@@ -215,7 +226,14 @@ def load_clef(
         licence=card_licence(folder),
     )
     encoder = ClefEncoder(tokenizer, max_length=max_length, media=media)
-    return ClefModel(ClefNetwork(body, head), encoder, info, pad_id=_pad_id(folder, tokenizer), folder=folder)
+    return ClefModel(
+        ClefNetwork(body, head),
+        encoder,
+        info,
+        pad_id=_pad_id(folder, tokenizer),
+        folder=folder,
+        reuse=reuse_for(str(where), reuse_bytes) if reuse else None,
+    )
 
 
 def load_head(folder: Path, *, hidden_size: int | None = None) -> Any:

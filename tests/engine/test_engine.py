@@ -80,7 +80,7 @@ def test_a_failing_record_takes_no_batch_mate_with_it() -> None:
             if text.startswith("good"):
                 assert future.result(20)["ok"].logits["true"] == pytest.approx(0.7)
             else:
-                with pytest.raises(EngineError, match="out of memory$|must be finite"):
+                with pytest.raises(EngineError, match=r"out of memory$|must be finite"):
                     future.result(20)
         assert engine.stats().failed == 2
 

@@ -17,8 +17,10 @@ from torch import Tensor, nn
 
 from dicast.batching import Batch, SpanTable, collate, split_options
 from dicast.encoding import ClefEncoder, ClefEncoding
+from dicast.engine.batches import BatchLimits, form_batches
 from dicast.errors import CapabilityError
-from dicast.models.base import DEFAULT_OPTIONS, EncodeOptions, Logits, ModelInfo
+from dicast.models.base import DEFAULT_OPTIONS, EncodeOptions, Logits, ModelInfo, Scored
+from dicast.models.clef_reuse import ReuseOptions, StateReuse
 from dicast.models.head import AttentionForm, HeadInputs, JointSchemaHead
 from dicast.models.qwen import QwenBackbone
 from dicast.records import Record
@@ -42,13 +44,23 @@ class ClefNetwork(nn.Module):
         logits: Tensor = self.head(self.head_inputs(batch, self.backbone(batch)), form)
         return logits
 
-    def head_inputs(self, batch: Batch, hidden: Tensor) -> HeadInputs:
-        """Pool the spans of hidden states ``[B, L, H]`` for the head."""
+    def head_inputs(self, batch: Batch, hidden: Tensor, prefix: Tensor | None = None) -> HeadInputs:
+        """Pool the spans of hidden states ``[B, L, H]`` for the head.
+
+        Args:
+            batch: where the spans lie.
+            hidden: final hidden states of the batch's rows.
+            prefix: ``[P, W]`` memory rows of a prefix that every record continues.
+        """
         normed, memory = self.head.read(hidden)
         device = normed.device
+        mask = _to(batch.mask, device)
+        if prefix is not None:
+            memory = torch.cat((prefix.expand(len(memory), -1, -1), memory), dim=1)
+            mask = F.pad(mask, (len(prefix), 0), value=True)
         return HeadInputs(
             memory=memory,
-            memory_mask=_to(batch.mask, device),
+            memory_mask=mask,
             question=span_means(normed, batch.questions),
             question_mask=_to(batch.question_mask, device),
             types=_to(batch.types, device),
@@ -91,16 +103,25 @@ class ClefModel:
         info: what the model is.
         pad_id: token id that fills padding.
         folder: where the checkpoint lies, for saving.
+        reuse: how states are reused between records; None never does. Leave it off while weights change.
     """
 
     def __init__(
-        self, network: ClefNetwork, encoder: ClefEncoder, info: ModelInfo, *, pad_id: int, folder: Path | None = None
+        self,
+        network: ClefNetwork,
+        encoder: ClefEncoder,
+        info: ModelInfo,
+        *,
+        pad_id: int,
+        folder: Path | None = None,
+        reuse: ReuseOptions | None = None,
     ) -> None:
         self.network = network
         self.encoder = encoder
         self.info = info
         self.pad_id = pad_id
         self.folder = folder
+        self.reuse = StateReuse(network, reuse) if reuse else None
 
     def encode(self, record: Record, options: EncodeOptions = DEFAULT_OPTIONS) -> ClefEncoding:
         """Token ids and spans of a record; see :class:`dicast.encoding.ClefEncoder`.
@@ -123,12 +144,31 @@ class ClefModel:
 
     @torch.inference_mode()
     def score(self, encodings: Sequence[ClefEncoding]) -> list[Logits]:
-        """Logits of encodings, computed in one batch."""
+        """Logits of encodings, computed in one batch, with nothing reused."""
         if not encodings:
             return []
-        logits = self.network(self.collate(encodings)).cpu().numpy()
-        return [split_options(row, e.questions) for row, e in zip(logits, encodings, strict=True)]
+        return _split(self.network(self.collate(encodings)), encodings)
+
+    def plan(self, encodings: Sequence[ClefEncoding], limits: BatchLimits) -> list[list[int]]:
+        """Batches of indices into `encodings`."""
+        if self.reuse:
+            return self.reuse.plan(encodings, limits)
+        return form_batches([encoding.length for encoding in encodings], limits)
+
+    @torch.inference_mode()
+    def score_reusing(self, encodings: Sequence[ClefEncoding]) -> list[Scored]:
+        """Logits of encodings, computed in one batch, continuing a snapshot where they share a prefix."""
+        if not (self.reuse and encodings and self.reuse.applies(encodings)):
+            return [Scored(logits) for logits in self.score(encodings)]
+        logits, cached = self.reuse.logits(encodings, self.pad_id)
+        return [Scored(*pair) for pair in zip(_split(logits, encodings), cached, strict=True)]
 
     def collate(self, encodings: Sequence[ClefEncoding], starts: Sequence[int] | None = None) -> Batch:
         """Pad encodings to one batch."""
         return collate(encodings, pad_id=self.pad_id, starts=starts)
+
+
+def _split(logits: Tensor, encodings: Sequence[ClefEncoding]) -> list[Logits]:
+    """Padded logits ``[B, O]`` as arrays per record and question."""
+    rows = logits.cpu().numpy()
+    return [split_options(row, e.questions) for row, e in zip(rows, encodings, strict=True)]
