@@ -47,9 +47,7 @@ class TestPlayground:
     def test_loads_nothing_from_elsewhere_and_allows_only_its_own_script(self, server: Running) -> None:
         page = server.client.get("/")
         assert page.headers["content-type"] == "text/html; charset=utf-8"
-        assert not re.search(
-            r"""(?:src|href)\s*=|@import|https?://(?!\$)""", page.text
-        )
+        assert not re.search(r"""(?:src|href)\s*=|@import|https?://(?!\$)""", page.text)
         policy = page.headers["content-security-policy"]
         assert "default-src 'none'" in policy
         assert "unsafe" not in policy
