@@ -24,9 +24,11 @@ import torch
 from dicast.errors import ConfigError, DicastError, InputError
 from dicast.training import measure
 from dicast.training.augment import make_augment
+from dicast.training.card import model_card, write_card
 from dicast.training.config import Config, SourceConfig, load_config
 from dicast.training.data import Example, data_hash, read_examples
 from dicast.training.distributed import World, start_world, stop_world
+from dicast.training.export import push
 from dicast.training.loop import Outcome, Trainer
 from dicast.training.reference import reference_policy
 from dicast.training.sampling import Source
@@ -253,12 +255,16 @@ def _finish(
         "packages": versions(),
         "config": config.to_dict(),
     }
+    folder = Path(config.run.folder)
     if world.first:
-        write_text_atomically(
-            json.dumps(summary, indent=1, ensure_ascii=False), Path(config.run.folder) / "summary.json"
-        )
-        model.save(Path(config.run.folder) / "model")
-        trainer.journal.say(f"{outcome.reason} after {outcome.steps} steps; the model is in {config.run.folder}/model")
+        write_text_atomically(json.dumps(summary, indent=1, ensure_ascii=False), folder / "summary.json")
+    model.save(folder / "model")  # every process, since a sharded model is gathered
+    if world.first:
+        card = model_card(summary, licence=config.export.licence, intended_use=config.export.intended_use)
+        write_card(folder / "model", card)
+        trainer.journal.say(f"{outcome.reason} after {outcome.steps} steps; the model is in {folder / 'model'}")
+        if config.export.push:
+            trainer.journal.say(f"uploaded to {push(folder / 'model', config.export.push)}")
     world.barrier()
     return summary
 
