@@ -36,6 +36,7 @@ def ray_run() -> Iterator[Callable[[str], Any]]:
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": secrets.token_hex(32),  # without one, Ray writes one to the home directory
         "RAY_raylet_start_wait_time_s": "180",  # a busy machine is slow, not broken
+        "RAY_agent_register_timeout_ms": "180000",
         KEY_VARIABLE: KEY,
     }
 
