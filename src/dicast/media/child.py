@@ -37,7 +37,7 @@ def main() -> None:
         if not confined:
             _confine(limits.worker_memory)
             confined = True
-        header, pixels = _answer(job, data, limits)
+        header, pixels = _answer(job, bytes(data), limits)
         write_message(answers, json.dumps(header).encode(), pixels)
 
 

@@ -177,7 +177,7 @@ class MediaWorker:
             images, name=name, limits=self.limits, fps=source.get("fps"), timestamps=source.get("timestamps")
         )
 
-    def _run(self, job: dict[str, Any], data: bytes, name: str) -> tuple[dict[str, Any], bytes]:
+    def _run(self, job: dict[str, Any], data: bytes, name: str) -> tuple[dict[str, Any], bytearray]:
         if self._closed:
             raise EngineClosedError("the media worker is closed")
         try:
@@ -199,7 +199,7 @@ class _Child:
         self._jobs = 0
         self._closed = False
 
-    def run(self, job: dict[str, Any], data: bytes, name: str) -> tuple[dict[str, Any], bytes]:
+    def run(self, job: dict[str, Any], data: bytes, name: str) -> tuple[dict[str, Any], bytearray]:
         """Send a job and wait for its answer: (header, pixels)."""
         process = self._started(name)
         header = json.dumps({**job, "limits": asdict(self._limits)}).encode()
@@ -256,7 +256,7 @@ def write_message(pipe: IO[bytes], header: bytes, body: bytes) -> None:
     pipe.flush()
 
 
-def read_message(pipe: IO[bytes], most: int) -> tuple[dict[str, Any], bytes]:
+def read_message(pipe: IO[bytes], most: int) -> tuple[dict[str, Any], bytearray]:
     """Read one message.
 
     Raises:
@@ -272,10 +272,16 @@ def read_message(pipe: IO[bytes], most: int) -> tuple[dict[str, Any], bytes]:
     return header, _exactly(pipe, body_length)
 
 
-def _exactly(pipe: IO[bytes], count: int) -> bytes:
-    data = pipe.read(count)
-    if len(data) < count:
-        raise EOFError
+def _exactly(pipe: IO[bytes], count: int) -> bytearray:
+    """So many bytes, in a buffer that may be written to, as tensors made of it must be."""
+    data = bytearray(count)
+    view = memoryview(data)
+    done = 0
+    while done < count:
+        got = pipe.readinto(view[done:])  # type: ignore[attr-defined]  # a buffered reader, which IO does not say
+        if not got:
+            raise EOFError
+        done += got
     return data
 
 

@@ -64,13 +64,11 @@ class QwenMediaReader:
         """
         images = [_shown_image(item, f"images.{index}") for index, item in enumerate(record.images)]
         videos = [self._shown_video(item, f"videos.{index}", record) for index, item in enumerate(record.videos)]
+        if limit is not None and not set(record.media_kwargs) - set(_SAMPLING):
+            self._check_budget(images, videos, limit)
         key = media_key(images, videos, record.media_kwargs)
         known = self._look_up(key)
-        if known is None:
-            if limit is not None and not set(record.media_kwargs) - set(_SAMPLING):
-                self._check_budget(images, videos, limit)
-            known = self._keep(self._prepare(images, videos, record.media_kwargs, key))
-        return known
+        return known if known is not None else self._keep(self._prepare(images, videos, record.media_kwargs, key))
 
     def _prepare(self, images: list[Any], videos: list[Video], options: Mapping[str, Any], key: str) -> MediaEncoding:
         text = IMAGE_PLACEHOLDER * len(images) + VIDEO_PLACEHOLDER * len(videos) + "\n"
