@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import signal
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -18,6 +20,7 @@ from tests.server.serving import Running, running
 
 from dicast.checkpoints import load_clef
 from dicast.engine import Engine
+from dicast.server.services import MEDIA_THREADS
 from dicast.server.settings import Settings
 
 GOLDEN_NOISE = 1e-3
@@ -163,3 +166,25 @@ def test_an_image_that_does_not_fit_is_refused_with_the_numbers(server: Running)
         encoder.max_length = previous
     assert refused.status_code == 400
     assert "images.0: images and videos need 360 tokens, of which 192x192 needs 36; maximum is 300" in refused.text
+
+
+def test_a_stalled_decoder_holds_up_requests_with_files_only(server: Running) -> None:
+    assert server.post(body(images=[data_url(PICTURE)])).status_code == 200
+    decoder: Any = server.app.services.decoder
+    process = decoder._children[0]._process
+    os.kill(process.pid, signal.SIGSTOP)
+    stalled = [
+        threading.Thread(target=server.post, args=(body(images=[data_url(PICTURE)]),)) for _ in range(2 * MEDIA_THREADS)
+    ]
+    try:
+        for thread in stalled:
+            thread.start()
+        server.until(lambda: decoder._idle.empty())
+        long = "word " * 5000  # read in a thread, since it is long
+        assert server.post(body(state=long, x_dicast={"truncation": "state_end"})).status_code == 200
+        assert all(thread.is_alive() for thread in stalled)
+    finally:
+        os.kill(process.pid, signal.SIGCONT)
+        for thread in stalled:
+            thread.join()
+    assert server.post(body(images=[data_url(PICTURE)])).status_code == 200

@@ -27,7 +27,9 @@ async def decisions_route(services: Services, request: Request, take: Callable[[
         info = model.info
         decoder = services.decoder_for(info)
         asked = await services.off_loop(
-            body.heavy, lambda: decisions.parse_request(fields, decoder=decoder, images=info.images)
+            body.heavy,
+            lambda: decisions.parse_request(fields, decoder=decoder, images=info.images),
+            media=body.media,
         )
         read_ms = request.milliseconds
         try:

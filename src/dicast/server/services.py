@@ -29,6 +29,8 @@ T = TypeVar("T")
 INLINE_BYTES = 16 * 1024
 """Bodies up to this size are read in the event loop: it takes less time than a thread's switch."""
 READING_THREADS = 4
+MEDIA_THREADS = 4
+"""Threads that wait for media decoders: of their own, so that slow files hold up requests with files only."""
 SEEING_MODEL = "Cloudflare/clef-flash"
 """A model that reads images, for errors of models that do not."""
 _MEDIA_WORDS = re.compile(rb'"(?:assets|images|videos|input_image)"')
@@ -49,6 +51,9 @@ class Services:
     log: logging.Logger = field(default_factory=lambda: logging.getLogger(LOGGER))
     threads: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(READING_THREADS, thread_name_prefix="dicast-read")
+    )
+    media_threads: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(MEDIA_THREADS, thread_name_prefix="dicast-media")
     )
 
     @property
@@ -76,11 +81,12 @@ class Services:
             raise DeadlineExceededError(f"not answered within {allowed / 1000:g} seconds")
         return left / 1000
 
-    async def off_loop(self, heavy: bool, function: Callable[[], T]) -> T:
-        """Run a function here, or in a thread if it is heavy."""
+    async def off_loop(self, heavy: bool, function: Callable[[], T], *, media: bool = False) -> T:
+        """Run a function here, or in a thread if it is heavy; one that may decode media has threads of its own."""
         if not heavy:
             return function()
-        return await asyncio.get_running_loop().run_in_executor(self.threads, function)
+        threads = self.media_threads if media else self.threads
+        return await asyncio.get_running_loop().run_in_executor(threads, function)
 
     async def body(self, request: Request, take: Callable[[int], None]) -> Body:
         """Read, decompress and split a request's body.
@@ -110,11 +116,19 @@ class Services:
         if close is not None:
             await asyncio.to_thread(close)
         self.threads.shutdown(wait=False, cancel_futures=True)
+        self.media_threads.shutdown(wait=False, cancel_futures=True)
 
     def _worker(self) -> MediaDecoder:
-        from dicast.media import MediaWorker, RemotePolicy
+        from dicast.media import MediaLimits, MediaWorker, RemotePolicy
+        from dicast.media.limits import DECODE_SECONDS
 
-        return MediaWorker(self.settings.media_processes, remote=RemotePolicy(self.settings.media_hosts))
+        seconds = self.settings.deadline_ms / 1000
+        return MediaWorker(
+            self.settings.media_processes,
+            MediaLimits(decode_seconds=min(DECODE_SECONDS, seconds)),
+            remote=RemotePolicy(self.settings.media_hosts),
+            max_waiting_seconds=seconds,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +146,12 @@ class Body:
     @property
     def heavy(self) -> bool:
         """Whether reading it would hold up the event loop."""
-        return len(self.text) > INLINE_BYTES or self.parts is not None or bool(_MEDIA_WORDS.search(self.text))
+        return len(self.text) > INLINE_BYTES or self.media
+
+    @property
+    def media(self) -> bool:
+        """Whether it may show images or videos."""
+        return self.parts is not None or bool(_MEDIA_WORDS.search(self.text))
 
 
 @dataclass(frozen=True, slots=True)

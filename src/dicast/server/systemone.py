@@ -25,6 +25,7 @@ async def systemone_route(services: Services, request: Request, take: Callable[[
         asked = await services.off_loop(
             body.heavy,
             lambda: systemone.parse_request(fields, parts=body.parts, decoder=decoder, strict=services.settings.strict),
+            media=body.media,
         )
         read_ms = request.milliseconds
         decision = await answer(services, request, model, asked.record, asked.x_dicast, heavy=body.heavy)
