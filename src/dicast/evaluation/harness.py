@@ -243,9 +243,8 @@ class Collector:
         return self.slices[name]
 
     def _note(self, example: Example, question_id: str, row: Mapping[str, Any], gold: str, predicted: str) -> None:
-        if len(self._worst) == self.options.worst and row["log_loss"] <= self._worst[0][0]:
-            return
-        if not self.options.worst:
+        full = len(self._worst) >= self.options.worst
+        if full and (not self._worst or row["log_loss"] <= self._worst[0][0]):
             return
         mistake = {
             "id": example.record.id,
