@@ -9,6 +9,8 @@ LIGHT := .venv/bin/python
 FULL := .venv-test/bin/python
 PIP_FLAGS ?= --quiet --disable-pip-version-check
 WORKERS ?= 2
+# The official JavaScript clients, for the server's tests where node is installed.
+NODE_CLIENTS := $(if $(shell command -v npm),tests/server/node/node_modules/done)
 export OMP_NUM_THREADS ?= 1
 
 .PHONY: demo test lint bench results wheel clean
@@ -17,7 +19,7 @@ export OMP_NUM_THREADS ?= 1
 demo: .venv/done
 	.venv/bin/dicast decide examples/support_ticket.json --table
 
-test: .venv-test/done
+test: .venv-test/done $(NODE_CLIENTS)
 	$(FULL) -m pytest -n $(WORKERS) $(PYTEST_FLAGS)
 
 lint: .venv-test/done
@@ -41,6 +43,10 @@ clean:
 .venv/done: pyproject.toml $(shell find src/dicast -type f -not -name '*.pyc' -not -path '*/.*')
 	test -x $(LIGHT) || $(PYTHON) -m venv .venv
 	$(LIGHT) -m pip install $(PIP_FLAGS) -c constraints.txt .
+	touch $@
+
+tests/server/node/node_modules/done: tests/server/node/package-lock.json
+	npm ci --prefix tests/server/node --silent --no-audit --no-fund
 	touch $@
 
 .venv-test/done: pyproject.toml constraints.txt
