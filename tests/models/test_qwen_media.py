@@ -97,6 +97,16 @@ def test_golden_media_are_what_the_processor_makes_of_them(
     equal(reader(of_case(case)), theirs)
 
 
+@pytest.mark.parametrize("case", MEDIA_CASES, ids=lambda case: case["name"])
+def test_ids_and_spans_equal_the_reference_behind_media(case: dict[str, Any], model: ClefModel) -> None:
+    encoding = model.encode(of_case(case), EncodeOptions("state_end", case["max_length"], control_tokens="parse"))
+    assert encoding.ids.tolist() == case["input_ids"]
+    for ours, theirs in zip(encoding.questions, case["questions"], strict=True):
+        assert list(ours.question_span) == theirs["question_span"]
+        assert [list(span) for span in ours.option_spans] == theirs["option_spans"]
+        assert list(ours.options) == theirs["option_ids"]
+
+
 @pytest.mark.parametrize("count", [1, 3, 5, 16, 59, 100])
 @pytest.mark.parametrize("options", [{}, {"do_sample_frames": False}, {"fps": 4}])
 def test_bare_arrays_are_treated_as_the_reference_treats_them(
