@@ -121,7 +121,7 @@ def test_a_wrong_row_names_file_and_line_or_is_reported(tmp_path: Path) -> None:
 
 def test_what_is_no_json_or_no_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"state": 1}\n{"state"')
-    with pytest.raises(ConfigError, match="a.jsonl"):
+    with pytest.raises(ConfigError, match=r"a\.jsonl"):
         list(read_examples(tmp_path / "a.jsonl"))
     with pytest.raises(ConfigError, match="no such data file"):
         list(read_examples(tmp_path / "b.jsonl"))

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
+from tests.training.test_loop import write_data
 
 from dicast import checkpoints
 from dicast.errors import MissingDependencyError
 from dicast.training.config import load_config
 from dicast.training.run import train
-from tests.training.test_loop import write_data
 
 ROOT = Path(__file__).parents[2]
 RELEASE = Path(__file__).parents[1] / "golden" / "release"

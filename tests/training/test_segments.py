@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import numpy as np
@@ -7,10 +8,11 @@ from safetensors.torch import save_file
 from tests.training.test_loop import TOPICS, make_config
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from dicast.errors import ConfigError
+from dicast.errors import CheckpointError, ConfigError
 from dicast.models.bert import BertConfig, BertEncoder
 from dicast.models.segmented import SegmentModel
 from dicast.training.config import config_from
+from dicast.training.export import ExportError, export_onnx
 from dicast.training.run import load_data, train
 from dicast.training.segments import build_trainable
 
@@ -24,7 +26,10 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = sorted(
         {word for text in TOPICS.values() for word in text.split()} | set(TOPICS) | {"who", "urgent", "yes", "no", "?"}
     )
-    vocabulary = {word: index for index, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *words])}
+    vocabulary = {
+        word: index
+        for index, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *words, *(f"word{i}" for i in range(100))])
+    }
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -33,8 +38,6 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(0)
     config = BertConfig(len(vocabulary), 16, 2, 2, 32, 512)
     save_file(BertEncoder(config).state_dict(), folder / "bert.safetensors")
-    import json
-
     (folder / "bert.json").write_text(json.dumps(config.to_dict()))
     return folder
 
@@ -93,3 +96,34 @@ def test_unknown_settings_are_refused(tmp_path: Path, start: Path) -> None:
     config = make_config(tmp_path, model={"family": "segments", "start": str(start), "options": {"heads": 3}})
     with pytest.raises(ConfigError, match="heads"):
         build_trainable(config)
+
+
+@pytest.mark.parametrize("int8", [True, False])
+def test_a_model_that_ships_as_onnx_can_be_trained_further(tmp_path: Path, start: Path, int8: bool) -> None:
+    model = build_trainable(make_config(tmp_path, **tables(start))).model
+    torch.manual_seed(2)
+    for parameter in model.net.parameters():
+        parameter.data += 0.05 * torch.randn_like(parameter)
+    model.net.eval()
+    facts = export_onnx(model, tmp_path / "onnx", tokenizer=start / "tokenizer.json", int8=int8)
+    assert facts["largest difference"] < (0.12 if int8 else 1e-4)
+    plain = tables(start) | {"model": {"family": "segments", "start": str(tmp_path / "onnx")}}
+    again = build_trainable(make_config(tmp_path, **plain)).model
+    again.net.eval()
+    for name, value in model.net.state_dict().items():
+        torch.testing.assert_close(again.net.state_dict()[name], value, atol=0.02 if int8 else 1e-6, rtol=0.01)
+    (tmp_path / "onnx" / "torch_weights.json").unlink()
+    with pytest.raises(CheckpointError, match="cannot be trained further"):
+        build_trainable(make_config(tmp_path, **plain))
+
+
+def test_an_export_that_decides_otherwise_is_not_written(
+    tmp_path: Path, start: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dicast.training import export
+
+    model = build_trainable(make_config(tmp_path, **tables(start))).model
+    monkeypatch.setattr(export, "largest_gap", lambda *arguments: 0.5)
+    with pytest.raises(ExportError, match=r"differ by 0\.5"):
+        export_onnx(model, tmp_path / "onnx", tokenizer=start / "tokenizer.json")
+    assert not (tmp_path / "onnx").exists()

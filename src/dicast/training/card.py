@@ -67,10 +67,9 @@ def _data(summary: Mapping[str, Any]) -> str:
     rows = [f"| {name} | {count} |" for name, count in summary["sources"].items()]
     counts = summary["examples"]
     hashes = [f"- `{Path(path).name}`: `{digest[:16]}`" for path, digest in summary["data"].items()]
-    return "\n".join(
-        ["| source | training examples |", "|---|---:|", *rows, "", f"{counts['train']} training and {counts['dev']} dev "
-         "examples. Hashes of the files (SHA-256, first 16 digits):", "", *hashes]
-    )  # fmt: skip
+    total = f"{counts['train']} training and {counts['dev']} dev examples."
+    note = "Hashes of the files (SHA-256, first 16 digits):"
+    return "\n".join(["| source | training examples |", "|---|---:|", *rows, "", f"{total} {note}", "", *hashes])
 
 
 def _metrics(summary: Mapping[str, Any]) -> str:

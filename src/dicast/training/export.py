@@ -13,6 +13,7 @@ import numpy as np
 from dicast.errors import CheckpointError, ConfigError, DicastError, MissingDependencyError
 from dicast.models.segmented import SegmentModel
 from dicast.records import Choice, Noul, Record, Score
+from dicast.training.onnx_weights import write_map
 
 FLOAT_TOLERANCE, INT8_TOLERANCE = 1e-3, 0.12
 """Largest difference in probability from torch that an exported model may show on the sample."""
@@ -53,6 +54,7 @@ def export_onnx(
     shutil.rmtree(temporary, ignore_errors=True)
     try:
         sizes = onnx_export.export_onnx(model, temporary, tokenizer=tokenizer, int8=int8)
+        write_map(temporary, model.net.state_dict())
         runtime = onnx.load_segments(temporary)
         gap = largest_gap(model, runtime, sample)
         limit = INT8_TOLERANCE if int8 else FLOAT_TOLERANCE

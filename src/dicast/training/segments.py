@@ -21,18 +21,20 @@ from typing import Any, Final, Literal
 
 from torch import nn
 
-from dicast.checkpoints import resolve
+from dicast.checkpoints import read_json, resolve
 from dicast.errors import CapabilityError, CheckpointError, ConfigError
 from dicast.models.base import EncodeOptions
+from dicast.models.bert import BertConfig
 from dicast.models.head import HeadConfig
 from dicast.models.segment_batch import SegmentBatch, plan_batch
-from dicast.models.segmented import SegmentModel
-from dicast.segments import SegmentQuestion
+from dicast.models.segmented import SegmentModel, SegmentNet
+from dicast.segments import SegmentEncoder, SegmentQuestion
 from dicast.training.config import Config, ModelConfig, OptimizerConfig
 from dicast.training.data import Example
 from dicast.training.distributed import World, is_first_process
 from dicast.training.export import export_onnx, require_onnx
 from dicast.training.objectives import PaddedLogits
+from dicast.training.onnx_weights import read_state
 from dicast.training.trainable import LogitPlaces, blamed_on, parameter_groups
 
 CHARACTERS_PER_TOKEN: Final = 4
@@ -162,6 +164,10 @@ def _start(folder: Path, settings: ModelConfig, seed: int) -> SegmentModel:
         model = SegmentModel.load(folder)
         _set_dropout(model, settings.head_dropout)
         return model
+    if (folder / "encoder.onnx").exists() and settings.head == "keep":
+        model = _from_onnx(folder)
+        _set_dropout(model, settings.head_dropout)
+        return model
     if not (folder / "bert.safetensors").exists():
         raise CheckpointError(f"{folder} has neither model.safetensors nor bert.safetensors to start from")
     shape = settings.options.get("head")
@@ -175,6 +181,21 @@ def _start(folder: Path, settings: ModelConfig, seed: int) -> SegmentModel:
     except TypeError as error:
         raise ConfigError(f"not the shape of a head: {error}", field="model.options.head") from None
     return SegmentModel.warm_start(folder, head=head, seed=seed)
+
+
+def _from_onnx(folder: Path) -> SegmentModel:
+    """A model that ships as ONNX alone, in torch again.
+
+    Raises:
+        CheckpointError: the ONNX files have no map of their tensors, or another architecture.
+    """
+    config = read_json(folder / "dicast.json")
+    net = SegmentNet(BertConfig(**config["bert"]), HeadConfig(**config["head"]))
+    try:
+        net.load_state_dict(read_state(folder), strict=True)
+    except RuntimeError as error:
+        raise CheckpointError(f"the ONNX files in {folder} hold another architecture: {error}") from None
+    return SegmentModel(net, SegmentEncoder.from_file(folder / "tokenizer.json"), name=config["name"])
 
 
 def _set_dropout(model: SegmentModel, probability: float) -> None:
