@@ -316,7 +316,7 @@ class TestModels:
 
     def test_one_model_by_name(self, server: Running) -> None:
         assert server.client.get("/v1/models/arithmetic-1").json()["id"] == "arithmetic-1"
-        assert server.client.get("/v1/models/nothing").status_code == 400
+        assert server.client.get("/v1/models/nothing").status_code == 404
 
     def test_several_models_are_chosen_by_name(self) -> None:
         offered = {"first": Arithmetic(), "second": Arithmetic()}

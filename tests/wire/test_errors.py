@@ -39,6 +39,7 @@ def test_a_broken_limit_is_a_plain_text_and_tells_programs_the_numbers() -> None
         (errors.TokenBudgetError("too long", limit=10, seen=20), 400, "context_length_exceeded", "max_tokens_exceeded"),
         (errors.MediaError("broken", field="assets.A"), 400, "invalid_media", "api_usage_error"),
         (errors.CapabilityError("blind"), 400, "unsupported", "api_usage_error"),
+        (errors.MissingDependencyError("pip install x"), 400, "unsupported", "api_usage_error"),
         (errors.ModelNotFoundError("no such"), 400, "model_not_found", "api_usage_error"),
         (errors.ConfigError("bad"), 400, "invalid_request", "api_usage_error"),
         (refused("no", ("model",)), 400, "invalid_request", "api_usage_error"),

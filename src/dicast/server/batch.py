@@ -72,6 +72,8 @@ async def _begin(services: Services, request: Request, arrival: Arrival) -> Resp
     schema = Schema(systemone.parse_questions(fields), parse_extensions(fields.get(KEY)))
     systemone.checked(Record("", schema.questions))
     request.facts["model"] = services.models.name_of(spec)
+    async with services.models.lease(spec, services.settings.deadline_ms / 1000):
+        pass  # a model that cannot be loaded is an ordinary error too
     answers = _answers(services, request, spec, schema, arrival, source)
     return Response(200, answers, JSON_LINES_TYPE)
 

@@ -12,7 +12,6 @@ from importlib.resources import files
 from typing import Any
 
 from dicast._version import __version__
-from dicast.errors import ModelNotFoundError
 from dicast.models.base import ModelInfo
 from dicast.server.http import Request, Response, json_response
 from dicast.server.metrics import CONTENT_TYPE
@@ -20,6 +19,7 @@ from dicast.server.models import LISTED_ALIAS, ModelRegistry
 from dicast.server.openapi import document
 from dicast.server.services import Services
 from dicast.server.settings import ModelSpec
+from dicast.wire.errors import RequestError
 
 OWNER = "dicast"
 UNKNOWN_RELEASE = "1970-01-01"
@@ -49,7 +49,7 @@ async def model_route(services: Services, request: Request, take: Callable[[int]
     for listed, _, info in _listed(services.models):
         if listed == name:
             return json_response(_openai_model(name, info))
-    raise ModelNotFoundError(f"unknown model {name[:100]!r}", field="model", seen=name[:100])
+    raise RequestError(f"unknown model {name[:100]!r}", status=404, code="model_not_found", shape="map")
 
 
 async def health_route(services: Services, request: Request, take: Callable[[int], None]) -> Response:

@@ -1,7 +1,7 @@
 """The process around the application: builds it from settings, runs it under uvicorn, and ends it well.
 
 SIGTERM and SIGINT: refuse new work, finish what is in flight within the grace time, exit 0. SIGHUP: read the keys file
-again. A default model that cannot be loaded ends the process with its error and exit code 1.
+again. A default model that cannot be loaded ends the process with its error.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def serve(settings: Settings, *, load: Callable[[ModelSpec], Engine] | None = No
         load: as in :func:`build_app`.
 
     Returns:
-        The exit code: 0 after a signal, 1 when the default model could not be loaded.
+        The exit code: 0.
 
     Raises:
         ConfigError: a setting is wrong, the keys cannot be read, or the address cannot be used.
@@ -129,6 +129,10 @@ class Server(uvicorn.Server):
         """Handle signals while serving in the main thread."""
         if threading.current_thread() is not threading.main_thread():
             yield
+            return
+        if sys.platform == "win32":  # no signal handlers in the loop; uvicorn's own way has to do
+            with super().capture_signals():
+                yield
             return
         loop = asyncio.get_running_loop()
         handled = [(signal.SIGTERM, self._stop), (signal.SIGINT, self._stop), (signal.SIGHUP, self._reload_keys)]
@@ -179,7 +183,7 @@ def listen(settings: Settings) -> socket.socket:
             settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         listener = socket.socket(family, kind, protocol)
-        if sys.platform != "win32":
+        if sys.platform != "win32":  # there it would let two servers share a port
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
         listener.set_inheritable(True)

@@ -24,6 +24,7 @@ from dicast.errors import (
     EngineError,
     InputError,
     MediaError,
+    MissingDependencyError,
     ModelNotFoundError,
     OverloadedError,
     RecordError,
@@ -124,6 +125,8 @@ def error_response(error: BaseException) -> ErrorResponse:
         return _request_error(error)
     if isinstance(error, InputError):
         return _input_error(error)
+    if isinstance(error, MissingDependencyError):  # e.g. a video sent to an installation without a decoder
+        return combined(400, str(error), code="unsupported", error_type="api_usage_error")
     if isinstance(error, EngineError):
         return _engine_error(error)
     return combined(500, "internal error; the server's log has the details", kind="server_error", code="internal_error")
