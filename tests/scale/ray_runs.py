@@ -15,6 +15,7 @@ from tests.scale.conftest import KEY, KEY_VARIABLE
 CASES_USED = [case for case in CASES if "media" not in case and case["request"]["state"]][:6]
 BAD_REQUEST = {"state": "no questions"}
 REPLICAS = 2
+STARTS = 4
 WARNING_MODULES = (r"ray\.data\.context", r"ray\.serve\..*")
 """Modules of Ray that use what Ray or pydantic have deprecated."""
 
@@ -79,6 +80,26 @@ def online() -> dict[str, Any]:
     return {"states": {str(state): count for state, count in states.items()}, "answers": shown}
 
 
+def start_ray() -> None:
+    """Start Ray; again if need be, since its raylet aborts if its own helpers do not start within 15 seconds."""
+    import ray
+
+    for left in reversed(range(STARTS)):
+        try:
+            ray.init(
+                address="local",
+                num_cpus=1,
+                include_dashboard=False,
+                log_to_driver=False,
+                object_store_memory=100 * 2**20,
+            )
+            return
+        except Exception:
+            ray.shutdown()
+            if not left:
+                raise
+
+
 def main() -> None:
     """Start Ray, run one function, write what it returns."""
     warnings.simplefilter("error")
@@ -86,13 +107,7 @@ def main() -> None:
         warnings.filterwarnings("ignore", category=DeprecationWarning, module=module)
     import ray
 
-    ray.init(
-        address="local",
-        num_cpus=1,
-        include_dashboard=False,
-        log_to_driver=False,
-        object_store_memory=100 * 2**20,
-    )
+    start_ray()
     result = {"offline": offline, "online": online}[sys.argv[1]]()
     ray.shutdown()
     Path(sys.argv[2]).write_text(json.dumps(result), encoding="utf-8")
