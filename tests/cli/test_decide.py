@@ -113,7 +113,10 @@ def test_image_files_are_shown(dicast_command: Callable[..., Any], tmp_path: Pat
     Image.fromarray(np.zeros((64, 64, 3), np.uint8)).save(path)
     outcome = dicast_command("decide", "--state", "x", "--noul", "a", "--image", path, "--image", path, "--table")
     assert outcome.code == 0
+    assert outcome.out.splitlines()[0].startswith("image 1  64x64  ")
     assert "2 of them media" in outcome.out
+    small = dicast_command("decide", "--state", "x", "--noul", "a", "--image", path, "--max-pixels", "1024", "--json")
+    assert small.code == 0
 
 
 def test_logits_come_back_when_the_request_asks_for_them(

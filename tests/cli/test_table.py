@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from PIL import Image
 
-from dicast.cli.table import MAX_ROWS, Style, render
+from dicast.cli.table import MAX_ROWS, Style, media_lines, render
 from dicast.cli.text import width
-from dicast.records import Choice, ChoiceAnswer, Decision, Noul, NoulAnswer, Question, Score, ScoreAnswer, Usage
+from dicast.media import Video
+from dicast.records import Choice, ChoiceAnswer, Decision, Noul, NoulAnswer, Question, Record, Score, ScoreAnswer, Usage
 
 QUESTIONS: dict[str, Question] = {
     "urgent": Noul("Does this convey urgency?"),
@@ -72,3 +75,16 @@ def test_colour_only_where_it_is_wanted_and_plain_ascii_where_needed() -> None:
     assert "\x1b[1m" in render(DECISION, QUESTIONS, Style(80, colour=True), milliseconds=1)
     assert "\x1b" not in render(DECISION, QUESTIONS, Style(80), milliseconds=1)
     assert render(DECISION, QUESTIONS, Style(80, unicode=False), milliseconds=1).isascii()
+
+
+def test_media_are_listed_by_number_size_and_name() -> None:
+    video = Video(np.zeros((6, 48, 64, 3), np.uint8), tuple(map(float, range(6))), 1.0, 6.0)
+    record = Record("s", QUESTIONS, [Image.new("RGB", (30, 20)), Image.new("RGB", (8, 9))], [video])
+    lines = media_lines(record, ["", "a\x1b[31m.png", "clip.mp4"])
+    assert lines[0] == "image 1  30x20"
+    assert lines[1].startswith("image 2  8x9  a")
+    assert "\x1b" not in lines[1]
+    assert lines[2] == "video 1  6 frames of 6.0 s, 64x48  clip.mp4"
+    table = render(DECISION, QUESTIONS, Style(40), milliseconds=1, media=[*lines, "x" * 99])
+    assert table.splitlines()[0] == lines[0]
+    assert max(width(line) for line in table.splitlines()[:4]) <= 40

@@ -40,6 +40,10 @@ def decide(
     ] = None,
     image: Annotated[list[str] | None, typer.Option("--image", metavar="FILE", help="An image to show.")] = None,
     video: Annotated[list[str] | None, typer.Option("--video", metavar="FILE", help="A video to show.")] = None,
+    max_pixels: Annotated[
+        int | None,
+        typer.Option("--max-pixels", min=1024, help="Scale images and video frames down to so many pixels."),
+    ] = None,
     model: ModelOption = None,
     device: DeviceOption = "auto",
     dtype: DtypeOption = "auto",
@@ -66,7 +70,11 @@ def decide(
     valued = _valued_options(context)
     typed = in_typed_order(_words(context), valued, {"noul": noul or (), "choice": choice or (), "score": score or ()})
     request = _request(file, state, typed)
-    request = replace(request, record=_with_files(request.record, image or (), video or ()))
+    record = _with_files(request.record, image or (), video or ())
+    names = _names(request.record, image or (), video or ())
+    if max_pixels is not None:
+        record = replace(record, media_kwargs={"max_pixels": max_pixels})
+    request = replace(request, record=record)
 
     from dicast.model import load
     from dicast.wire.systemone import response_body
@@ -84,9 +92,10 @@ def decide(
     if as_json if as_json is not None else not sys.stdout.isatty():
         write_json(response_body(decision, digits=digits, asked=request.x_dicast))
         return
-    from dicast.cli.table import render
+    from dicast.cli.table import media_lines, render
 
-    print(render(decision, request.record.questions, terminal_style(), milliseconds=milliseconds))
+    shown = media_lines(record, names)
+    print(render(decision, record.questions, terminal_style(), milliseconds=milliseconds, media=shown))
 
 
 def terminal_style() -> Style:
@@ -153,3 +162,9 @@ def _with_files(record: Record, images: Sequence[str], videos: Sequence[str]) ->
         images=(*record.images, *(decode_image(read_bytes(path), name=path) for path in images)),
         videos=(*record.videos, *(decode_video(read_bytes(path), name=path) for path in videos)),
     )
+
+
+def _names(record: Record, images: Sequence[str], videos: Sequence[str]) -> list[str]:
+    """Names of all images, then of all videos: empty for those of the request, which have none."""
+    files = [*("",) * len(record.images), *images], [*("",) * len(record.videos), *videos]
+    return [name for kind in files for name in kind]

@@ -10,12 +10,12 @@ team  Who should handle it?                             billing  (confidence 0.8
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dicast.cli.text import bar, fit, printable, width
-from dicast.records import JSON, Answer, ChoiceAnswer, Decision, NoulAnswer, Question
+from dicast.records import JSON, Answer, ChoiceAnswer, Decision, NoulAnswer, Question, Record
 
 MAX_ROWS = 12
 """Most options shown for one question; the rest is summed up in one line."""
@@ -48,7 +48,14 @@ class _Row:
     best: bool
 
 
-def render(decision: Decision[Any], questions: Mapping[str, Question], style: Style, *, milliseconds: float) -> str:
+def render(
+    decision: Decision[Any],
+    questions: Mapping[str, Question],
+    style: Style,
+    *,
+    milliseconds: float,
+    media: Sequence[str] = (),
+) -> str:
     """The table of one decision.
 
     Args:
@@ -56,17 +63,33 @@ def render(decision: Decision[Any], questions: Mapping[str, Question], style: St
         questions: the questions that were asked, for their instructions.
         style: what the terminal can show.
         milliseconds: how long the decision took, for the last line.
+        media: one line per image and video that was shown (see :func:`media_lines`).
     """
     rows = {question_id: _rows(answer) for question_id, answer in decision.answers.items()}
     labels = [width(row.label) for block in rows.values() for row in block[:MAX_ROWS]]
     label_columns = min(max(labels, default=1), _LABEL_COLUMNS, max(style.columns // 3, 8))
-    lines: list[str] = []
+    lines = [style.faint(_cut(line, style.columns)) for line in media]
     for question_id, answer in decision.answers.items():
         lines.append(_heading(question_id, questions[question_id].instructions, answer, style))
         lines.extend(_bars(rows[question_id], label_columns, style))
     lines.append(style.faint(_footer(decision, milliseconds)))
     table = "\n".join(lines)
     return table if style.unicode else table.translate(_PLAIN)
+
+
+def media_lines(record: Record, names: Sequence[str]) -> list[str]:
+    """What a record shows: number, name and size of each image and video.
+
+    Args:
+        record: with decoded media.
+        names: one per image, then one per video; empty for those that came without a name.
+    """
+    found = [f"image {n}  {image.width}x{image.height}" for n, image in enumerate(record.images, 1)]
+    for number, video in enumerate(record.videos, 1):
+        width, height = video.size
+        length = "" if video.duration is None else f" of {video.duration:.1f} s"
+        found.append(f"video {number}  {len(video)} frames{length}, {width}x{height}")
+    return [f"{line}  {printable(name)}".rstrip() for line, name in zip(found, names, strict=True)]
 
 
 def _heading(question_id: str, instructions: JSON, answer: Answer, style: Style) -> str:
