@@ -12,17 +12,18 @@ from dicast.evaluation import external
 
 
 def test_jevbench_command(tmp_path: Path) -> None:
-    command = external.jevbench_command("http://h:1", tmp_path, suite="", concurrency=2, limit=0)
+    command = external.jevbench_command("http://h:1", tmp_path, served="m-1", suite="", concurrency=2, limit=0)
     assert command[1:5] == ["-m", "jevbench", "eval", "--url"]
     assert "http://h:1/v1/systemone" in command
     assert command[command.index("--suite") + 1] == "jevbench-mini"
 
 
 def test_sys1bench_command_writes_its_configuration(tmp_path: Path) -> None:
-    command = external.sys1bench_command("http://h:1", tmp_path, suite="A", concurrency=2, limit=50)
+    command = external.sys1bench_command("http://h:1", tmp_path, served="m-1", suite="A", concurrency=2, limit=50)
     assert command[-4:] == ["--concurrency", "2", "--n", "50"]
     text = (tmp_path / "sys1bench.yaml").read_text()
     assert 'url: "http://h:1/v1/systemone"' in text
+    assert 'model_id: "m-1"' in text
     assert "allow_alias: true" in text
 
 
@@ -36,14 +37,16 @@ def test_what_the_benchmark_wrote_is_kept_and_a_failure_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
-    code = "import pathlib, sys; pathlib.Path('jevbench.json').write_text('{\"score\": 1}'); sys.exit(int(sys.argv[1]))"
+    code = "import pathlib, sys; pathlib.Path('jevbench.json').write_text('{\"score\": 1}'); print('well'); sys.exit(int(sys.argv[1]))"
 
     def command(url: str, out: Path, **options: object) -> list[str]:
         return [sys.executable, "-c", code, "0" if url == "http://good:1" else "3"]
 
     monkeypatch.setattr(external, "jevbench_command", command)
+    monkeypatch.setattr(external, "version", lambda name: "9.9")
     found = external.run_external("jevbench", "http://good:1/v1", tmp_path)
     assert found["report"] == {"score": 1}
+    assert (found["said"], found["version"]) == (["well"], "9.9")
     with pytest.raises(ConfigError, match=r"exit code 3; see .*jevbench\.log"):
         external.run_external("jevbench", "http://bad:1", tmp_path)
 

@@ -93,8 +93,9 @@ def eval(
         from dicast.evaluation.external import run_external
 
         suites = (suite or [""])[0]
-        found = run_external(external, model, out, suite=suites, concurrency=concurrency, limit=limit)
-        _finish(out, external, found, f"{external} took {found['seconds']:.0f} s; its files are in {out}\n")
+        found = run_external(external, model, out, served=served, suite=suites, concurrency=concurrency, limit=limit)
+        said = "\n".join(["```", *found["said"], "```", f"{found['seconds']:.0f} s; all files are in {out}", ""])
+        _finish(out, f"{external}-run", found, f"# {external} {found['version']}\n\n{said}")
         return
     backend = _backend(model, api, served, concurrency, batch, calibrated, device, dtype)
     with _shown(progress) as advance:

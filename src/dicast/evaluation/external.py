@@ -17,6 +17,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,10 +25,18 @@ from dicast.errors import ConfigError, MissingDependencyError
 
 Benchmark = Literal["jevbench", "sys1bench"]
 START_TIMEOUT_S = 120.0
+SAID_LINES = 40
 
 
 def run_external(
-    benchmark: Benchmark, model: str | None, out: Path, *, suite: str = "", concurrency: int = 2, limit: int = 0
+    benchmark: Benchmark,
+    model: str | None,
+    out: Path,
+    *,
+    served: str = "jev-latest",
+    suite: str = "",
+    concurrency: int = 2,
+    limit: int = 0,
 ) -> dict[str, Any]:
     """Run one of the benchmarks.
 
@@ -35,12 +44,13 @@ def run_external(
         benchmark: which.
         model: base URL of a server, or a checkpoint that is served for this run; None for the embedded model.
         out: folder for the benchmark's own files.
+        served: model name sent with each request.
         suite: jevbench: suite name (default ``jevbench-mini``); sys1bench: suites to run (default ``all``).
         concurrency: requests at once.
         limit: sys1bench: items per suite; 0 leaves its default.
 
     Returns:
-        Command, seconds, and for jevbench the report that it saved.
+        Version, seconds, the last lines that it wrote (its own table), and for jevbench the report that it saved.
 
     Raises:
         MissingDependencyError: the benchmark is not installed.
@@ -52,7 +62,7 @@ def run_external(
     out.mkdir(parents=True, exist_ok=True)
     with _server(model, out) as url:
         make = jevbench_command if benchmark == "jevbench" else sys1bench_command
-        command = make(url, out, suite=suite, concurrency=concurrency, limit=limit)
+        command = make(url, out, served=served, suite=suite, concurrency=concurrency, limit=limit)
         started = time.monotonic()
         log = out / f"{benchmark}.log"
         with log.open("w", encoding="utf-8") as lines:
@@ -61,24 +71,25 @@ def run_external(
         raise ConfigError(f"{benchmark} ended with exit code {code}; see {log}", field="external", seen=code)
     report = out / "jevbench.json"
     found = json.loads(report.read_text(encoding="utf-8")) if report.is_file() else None
-    shown = [part.replace(sys.executable, "python") for part in command]
-    return {"benchmark": benchmark, "command": shown, "seconds": time.monotonic() - started, "report": found}
+    seconds = time.monotonic() - started
+    said = log.read_text(encoding="utf-8", errors="replace").splitlines()[-SAID_LINES:]
+    return {"benchmark": benchmark, "version": version(benchmark), "seconds": seconds, "said": said, "report": found}
 
 
-def jevbench_command(url: str, out: Path, *, suite: str, concurrency: int, limit: int) -> list[str]:
+def jevbench_command(url: str, out: Path, *, served: str, suite: str, concurrency: int, limit: int) -> list[str]:
     """Coherence without gold labels: negation, paraphrase, clones, conjunction bounds, batch isolation."""
     return [
-        *(sys.executable, "-m", "jevbench", "eval", "--url", f"{url}/v1/systemone", "--model", "dicast"),
+        *(sys.executable, "-m", "jevbench", "eval", "--url", f"{url}/v1/systemone", "--model", served),
         *("--suite", suite or "jevbench-mini", "--concurrency", str(concurrency), "--out", str(out / "jevbench.json")),
     ]
 
 
-def sys1bench_command(url: str, out: Path, *, suite: str, concurrency: int, limit: int) -> list[str]:
+def sys1bench_command(url: str, out: Path, *, served: str, suite: str, concurrency: int, limit: int) -> list[str]:
     """Calibration, framing, selective prediction, ordinal fidelity, interference on generated, policy-labelled data."""
     config = out / "sys1bench.yaml"
     settings = {
         "adapter": "jev_typesafe",
-        "model_id": "dicast",
+        "model_id": served,
         "url": f"{url}/v1/systemone",
         "api_key": "local",
         "allow_alias": True,

@@ -209,11 +209,10 @@ def _set_rows(row: Mapping[str, Any]) -> list[str]:
         cells = [interval_text(part["metrics"].get(name)) for name in ("accuracy", "macro_f1", "brier")]
         ece = interval_text(part["metrics"].get("ece"))
         floor = part["calibration"].get("noise_floor")
-        lines.append(
-            f"| {row['set']} | {row['train_part']} | {row['records']} | {kind} | {part['n']} | {part['answered']:.0%} | "
-            + " | ".join(cells)
-            + (f" | {ece} ({floor:.3f}) |" if floor is not None else f" | {ece} |")
-        )
+        place = f"{row['set']} | {row['train_part']} | {row['records']} | {kind}"
+        calibrated = ece if floor is None else f"{ece} ({floor:.3f})"
+        shown = " | ".join([place, str(part["n"]), f"{part['answered']:.0%}", *cells, calibrated])
+        lines.append(f"| {shown} |")
     return lines
 
 
