@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
+import sys
 import zlib
 from pathlib import Path
 
@@ -61,6 +62,19 @@ def test_a_wrong_extension_does_not_matter_when_the_bytes_are_an_image(tmp_path:
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "AVIF"])
 def test_formats(kind: str) -> None:
     assert decode_image(encoded(gradient(), kind)).size == (48, 32)
+
+
+def test_heic_where_the_plug_in_is_installed() -> None:
+    plugin = pytest.importorskip("pillow_heif")
+    buffer = io.BytesIO()
+    plugin.from_pillow(gradient(64, 64)).save(buffer, quality=90)
+    assert decode_image(buffer.getvalue()).size == (64, 64)
+
+
+def test_heic_without_the_plug_in_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    monkeypatch.delitem(Image.OPEN, "HEIF", raising=False)
+    assert "pip install pillow-heif" in str(refused(b"\0\0\0\x18ftypheic" + bytes(64)))
 
 
 def test_a_pillow_image_is_never_changed() -> None:

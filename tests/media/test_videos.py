@@ -13,7 +13,8 @@ from PIL import Image
 from tests.media.samples import animation, data_url, encoded, gradient, silent, video
 
 from dicast.errors import MediaError, MissingDependencyError
-from dicast.media import MediaLimits, Video, decode_video, sample_indices
+from dicast.media import MediaLimits, Video, containers, decode_video, sample_indices
+from dicast.media.sampling import Plan
 
 CODECS = [
     ("mp4", "libx264"),
@@ -323,3 +324,37 @@ def test_without_pyav_the_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch
         decode_video(data)
     assert len(decode_video(animation())) == 5  # animated images need no PyAV
     assert Image.open(io.BytesIO(animation())).n_frames == 5
+
+
+def test_groups_of_frames_of_which_none_is_shown_are_jumped_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    import av
+
+    buffer = io.BytesIO()
+    with silent(), av.open(buffer, "w", format="mp4") as output:
+        stream = output.add_stream("libx264", rate=10, options={"g": "20", "bf": "2"})
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        for index in range(600):
+            shade = np.full((48, 64, 3), index * 8 % 256, np.uint8)
+            output.mux(stream.encode(av.VideoFrame.from_ndarray(shade, format="rgb24")))
+        output.mux(stream.encode())
+    decoded: list[float] = []
+    real = Plan.check_time
+    monkeypatch.setattr(containers, "_read_index", counted(containers._read_index, decoded))
+    monkeypatch.setattr(Plan, "check_time", lambda plan: decoded.append(0.0) or real(plan))
+    clip = decode_video(buffer.getvalue(), fps=0.1)
+    assert len(clip) == 6
+    assert clip.timestamps == pytest.approx((0.0, 12.0, 24.0, 35.9, 47.9, 59.9), abs=0.05)
+    expected = [round(moment * 10) * 8 % 256 for moment in clip.timestamps or ()]
+    assert shades(clip) == pytest.approx(expected, abs=8)
+    assert len(decoded) < 200  # of 600 frames
+
+
+def counted(first_pass: Any, decoded: list[float]) -> Any:
+    """The first pass over the packets, which is not to be counted."""
+
+    def run(*arguments: Any) -> Any:
+        index = first_pass(*arguments)
+        decoded.clear()
+        return index
+
+    return run

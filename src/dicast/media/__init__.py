@@ -12,10 +12,11 @@ from dicast.media.cost import Geometry, image_tokens, smart_resize, video_tokens
 from dicast.media.images import check_image_bytes, decode_image, is_pillow
 from dicast.media.limits import DEFAULT_LIMITS, MediaLimits, check_count
 from dicast.media.remote import RemotePolicy
+from dicast.media.sampling import sample_indices
 from dicast.media.shown import SEEING_MODEL, shown_record
 from dicast.media.sniff import image_size, sniff
 from dicast.media.sources import read_source, read_wire_source
-from dicast.media.videos import Video, check_video_bytes, decode_video, from_frames, sample_indices
+from dicast.media.videos import Video, check_video_bytes, decode_video, from_frames
 from dicast.media.worker import MediaWorker
 
 __all__ = [

@@ -90,7 +90,7 @@ def decode_image_bytes(
     except (
         Exception
     ) as error:  # a decoder may raise anything on a hostile file; every case means the same to the caller
-        refuse(name, f"cannot be decoded as {kind}: {_reason(error)}")
+        refuse(name, f"cannot be decoded as {kind}: {reason_of(error)}")
     return _finish(opened, name, limits, max_pixels, background)
 
 
@@ -143,16 +143,27 @@ def is_pillow(source: Any) -> bool:
 def _open(data: bytes, kind: str, name: str) -> Image:
     module = pillow()
     module.init()
+    if kind == "HEIF":
+        _register_heif()
     if kind not in module.OPEN:
-        plugin = " (pip install pillow-heif, then register its opener)" if kind == "HEIF" else ""
+        plugin = " (pip install pillow-heif)" if kind == "HEIF" else ""
         refuse(name, f"is {kind}, which this installation of Pillow cannot read{plugin}; send PNG or JPEG", seen=kind)
     try:
         opened: Image = module.open(io.BytesIO(data), formats=[kind])
     except MemoryError:
         raise
     except Exception as error:  # as in decode_image_bytes
-        refuse(name, f"cannot be opened as {kind}: {_reason(error)}")
+        refuse(name, f"cannot be opened as {kind}: {reason_of(error)}")
     return opened
+
+
+def _register_heif() -> None:
+    """Let Pillow read HEIC and HEIF, where the plug-in is installed."""
+    try:
+        from pillow_heif import register_heif_opener
+    except ImportError:
+        return
+    register_heif_opener()
 
 
 def _seek(image: Image, frame: int, name: str, limits: MediaLimits) -> None:
@@ -167,7 +178,7 @@ def _seek(image: Image, frame: int, name: str, limits: MediaLimits) -> None:
     except MemoryError:
         raise
     except Exception as error:  # as in decode_image_bytes
-        refuse(name, f"frame {frame} cannot be decoded: {_reason(error)}")
+        refuse(name, f"frame {frame} cannot be decoded: {reason_of(error)}")
 
 
 def _finish(
@@ -188,7 +199,7 @@ def _finish(
     except (MediaError, MemoryError):
         raise
     except Exception as error:  # as in decode_image_bytes: a lazily loaded image decodes here
-        refuse(name, f"cannot be converted to RGB from mode {image.mode}: {_reason(error)}")
+        refuse(name, f"cannot be converted to RGB from mode {image.mode}: {reason_of(error)}")
     return rgb
 
 
@@ -266,7 +277,7 @@ def _fit(size: tuple[int, int], max_pixels: int) -> tuple[int, int]:
     return width // _FACTOR * _FACTOR, height // _FACTOR * _FACTOR
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
     """A decoder's own words, kept short and on one line."""
     said = getattr(error, "strerror", None) or str(error)
     text = " ".join(str(said).split()) or type(error).__name__

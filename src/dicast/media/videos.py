@@ -13,26 +13,23 @@ import io
 import itertools
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from dicast.errors import MediaError, MissingDependencyError
-from dicast.media.images import _reason, check_image_bytes, decode_image, pillow, to_array
+from dicast.media.containers import decode_container
+from dicast.media.images import check_image_bytes, decode_image, pillow, reason_of, to_array
 from dicast.media.limits import DEFAULT_LIMITS, MediaLimits, PixelBudget, check_bytes, check_size, pixels_of, refuse
 from dicast.media.remote import RemotePolicy
+from dicast.media.sampling import DEFAULT_FPS, Plan
 from dicast.media.sniff import sniff
 from dicast.media.sources import read_source
 
-DEFAULT_FPS = 2.0
-"""Frames sampled from each second of a video."""
-_DEMUXERS = {"MP4": "mp4", "WEBM": "matroska", "AVI": "avi"}
-_CODECS = frozenset({"h264", "hevc", "vp8", "vp9", "av1", "mpeg4", "mpeg2video", "mjpeg"})
 _ANIMATIONS = ("GIF", "WEBP", "PNG", "AVIF")
 _DEFAULT_FRAME_MS = 100
-_TRUNCATED_SHARE = 0.9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,10 +127,11 @@ def decode_video_bytes(
     most = limits.max_frames if max_frames is None else min(max_frames, limits.max_frames)
     if most < 1:
         refuse(name, f"max_frames must be at least 1, not {most}", limit=1, seen=most)
-    plan = _Plan(name, limits, fps, most, max_pixels, time.monotonic() + limits.decode_seconds)
+    plan = Plan(name, limits, fps, most, max_pixels, time.monotonic() + limits.decode_seconds)
     if kind in _ANIMATIONS:
         return _decode_animation(data, kind, plan)
-    return _decode_container(data, kind, plan)
+    kept, rate, seconds = decode_container(data, kind, plan)
+    return Video(np.stack([frame for _, frame in kept]), tuple(moment for moment, _ in kept), rate, seconds)
 
 
 def check_video_bytes(data: bytes, *, name: str = "videos.0", limits: MediaLimits = DEFAULT_LIMITS) -> str:
@@ -198,58 +196,6 @@ def from_frames(
     return Video(stacked, times, fps, None)
 
 
-def sample_indices(count: int, seconds: float, *, fps: float, least: int, most: int) -> list[int]:
-    """Which of `count` frames to show: ``int(seconds * fps)`` of them within the bounds, evenly spread, ends included.
-
-    The rule of the Qwen3-VL video processor, where ``seconds = count / rate``.
-    """
-    # The small share more keeps a rounding error in `seconds` from costing a frame.
-    wanted = min(max(int(seconds * fps * (1 + 1e-6)), least), most, count)
-    return [int(index) for index in np.linspace(0, count - 1, wanted).round()]
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """What to keep of one video, and until when."""
-
-    name: str
-    limits: MediaLimits
-    fps: float
-    most: int
-    max_pixels: int | None
-    deadline: float
-
-    def check_time(self) -> None:
-        if time.monotonic() > self.deadline:
-            seconds = self.limits.decode_seconds
-            refuse(self.name, f"decoding takes longer than the limit of {seconds:g} seconds", limit=seconds)
-
-    def check_count(self, count: int) -> None:
-        if count > self.limits.source_frames:
-            limit = self.limits.source_frames
-            refuse(self.name, f"has more frames than the limit of {limit}", limit=limit, seen=count)
-
-    def choose(self, times: Sequence[float], seconds: float) -> list[int]:
-        if seconds > self.limits.video_seconds:
-            limit = self.limits.video_seconds
-            refuse(self.name, f"{seconds:.1f} seconds are more than the limit of {limit:g}", limit=limit, seen=seconds)
-        least = min(self.limits.min_frames, self.most)
-        return sample_indices(len(times), seconds, fps=self.fps, least=least, most=self.most)
-
-    def frame_size(self, width: int, height: int, count: int) -> tuple[int, int]:
-        """(width, height) at which `count` frames are kept."""
-        check_size(width, height, self.limits, self.name)
-        area = self.limits.video_pixels // max(count, 1)
-        if self.max_pixels is not None:
-            if self.max_pixels < 1024:
-                refuse(self.name, f"max_pixels must be at least 1024, not {self.max_pixels}", seen=self.max_pixels)
-            area = min(area, self.max_pixels)
-        if width * height <= area:
-            return width, height
-        scale = math.sqrt(area / (width * height))
-        return max(1, int(width * scale)), max(1, int(height * scale))
-
-
 def _stack(frames: Any, name: str, limits: MediaLimits, max_pixels: int | None) -> np.ndarray:
     if hasattr(frames, "__array__"):
         stacked = np.asarray(frames)
@@ -288,122 +234,7 @@ def _times(count: int, fps: float | None, timestamps: Sequence[float] | None, na
     return tuple(index / fps for index in range(count))
 
 
-def _decode_container(data: bytes, kind: str, plan: _Plan) -> Video:
-    av = _pyav()
-    try:
-        with _opened(av, data, kind) as container:
-            stream = _video_stream(container, plan)
-            times = _frame_times(container, stream, plan)
-            declared = _declared_seconds(container, stream)
-        rate = len(times) / (times[-1] - times[0]) * (len(times) - 1) / len(times) if len(times) > 1 else None
-        seconds = times[-1] - times[0] + (1.0 / rate if rate else 0.0)
-        if declared and seconds < _TRUNCATED_SHARE * declared - 1.0:
-            refuse(plan.name, f"breaks off after {seconds:.1f} of {declared:.1f} seconds", limit=declared, seen=seconds)
-        chosen = plan.choose(times, seconds)
-        with _opened(av, data, kind) as container:
-            stream = _video_stream(container, plan)
-            kept = list(_keep(container, stream, [times[index] for index in chosen], plan))
-    except (MediaError, MemoryError):
-        raise
-    except (
-        Exception
-    ) as error:  # a decoder may raise anything on a hostile file; every case means the same to the caller
-        refuse(plan.name, f"cannot be decoded as {kind}: {_reason(error)}")
-    if not kept:
-        refuse(plan.name, "has no frame that can be decoded", seen=0)
-    start = times[0]
-    stamps = tuple(max(0.0, moment - start) for moment, _ in kept)
-    return Video(np.stack([frame for _, frame in kept]), stamps, rate, seconds)
-
-
-def _opened(av: Any, data: bytes, kind: str) -> Any:
-    """A container opened by the one demuxer that its bytes call for; references to other files are not followed."""
-    options = {"max_streams": "64", "enable_drefs": "0"} if kind == "MP4" else {"max_streams": "64"}
-    return av.open(io.BytesIO(data), mode="r", format=_DEMUXERS[kind], options=options)
-
-
-def _video_stream(container: Any, plan: _Plan) -> Any:
-    count = len(container.streams)
-    if count > plan.limits.streams:
-        refuse(
-            plan.name, f"{count} streams are more than the limit of {plan.limits.streams}", limit=plan.limits.streams
-        )
-    if not container.streams.video:
-        refuse(plan.name, "has no video stream", seen=0)
-    stream = container.streams.video[0]
-    codec = stream.codec_context
-    if codec.codec.canonical_name not in _CODECS:
-        accepted = ", ".join(sorted(_CODECS))
-        refuse(
-            plan.name,
-            f"codec {codec.codec.canonical_name} is not accepted ({accepted})",
-            seen=codec.codec.canonical_name,
-        )
-    if codec.width and codec.height:
-        check_size(codec.width, codec.height, plan.limits, plan.name)
-    codec.thread_count = 1
-    return stream
-
-
-def _frame_times(container: Any, stream: Any, plan: _Plan) -> list[float]:
-    """Times of all encoded frames in seconds, ascending, without decoding one."""
-    ticks: list[int] = []
-    for packet in container.demux(stream):
-        if packet.pts is not None and packet.size:
-            ticks.append(packet.pts)
-            plan.check_count(len(ticks))
-        if len(ticks) % 256 == 0:
-            plan.check_time()
-    if not ticks:
-        refuse(plan.name, "has no frames", seen=0)
-    if stream.frames and len(ticks) < stream.frames:
-        refuse(
-            plan.name, f"breaks off after {len(ticks)} of {stream.frames} frames", limit=stream.frames, seen=len(ticks)
-        )
-    return [float(tick * stream.time_base) for tick in sorted(set(ticks))]
-
-
-def _declared_seconds(container: Any, stream: Any) -> float | None:
-    if stream.duration:
-        return float(stream.duration * stream.time_base)
-    return float(container.duration) / 1e6 if container.duration else None
-
-
-def _keep(container: Any, stream: Any, wanted: list[float], plan: _Plan) -> Iterator[tuple[float, np.ndarray]]:
-    """Decode and yield (time, frame) for the first frame at or after each wanted time.
-
-    A stream may change its size on the way; all frames are brought to the size of the first.
-    """
-    tick = float(stream.time_base) / 2
-    position = 0
-    last: Any = None
-    size: tuple[int, int] | None = None
-    for frame in container.decode(stream):
-        plan.check_time()
-        if frame.time is None:
-            continue
-        size = size or plan.frame_size(frame.width, frame.height, len(wanted))
-        last = frame
-        if frame.time >= wanted[position] - tick:
-            yield float(frame.time), _rgb(frame, size, plan)
-            last = None
-            while position < len(wanted) and wanted[position] - tick <= frame.time:
-                position += 1
-            if position == len(wanted):
-                return
-    if last is not None and size is not None:
-        yield float(last.time), _rgb(last, size, plan)
-
-
-def _rgb(frame: Any, size: tuple[int, int], plan: _Plan) -> np.ndarray:
-    """One frame as uint8 (H, W, 3), scaled to `size` (width, height) and turned upright."""
-    check_size(frame.width, frame.height, plan.limits, plan.name)
-    array: np.ndarray = frame.to_ndarray(format="rgb24", width=size[0], height=size[1])
-    quarters = round((getattr(frame, "rotation", 0) or 0) / 90) % 4
-    return np.ascontiguousarray(np.rot90(array, quarters)) if quarters else array
-
-
-def _decode_animation(data: bytes, kind: str, plan: _Plan) -> Video:
+def _decode_animation(data: bytes, kind: str, plan: Plan) -> Video:
     """An animated image as a video; frames last as long as the file says, 100 ms where it does not."""
     try:
         image = pillow().open(io.BytesIO(data), formats=[kind])
@@ -425,11 +256,11 @@ def _decode_animation(data: bytes, kind: str, plan: _Plan) -> Video:
     except (MediaError, MemoryError, MissingDependencyError):
         raise
     except Exception as error:  # as in _decode_container
-        refuse(plan.name, f"cannot be decoded as {kind}: {_reason(error)}")
+        refuse(plan.name, f"cannot be decoded as {kind}: {reason_of(error)}")
     return Video(np.stack(frames), tuple(times[index] for index in chosen), count / seconds, seconds)
 
 
-def _animation_times(image: Any, count: int, plan: _Plan) -> tuple[list[float], float]:
+def _animation_times(image: Any, count: int, plan: Plan) -> tuple[list[float], float]:
     times, clock = [], 0.0
     for index in range(count):
         plan.check_time()
@@ -438,11 +269,3 @@ def _animation_times(image: Any, count: int, plan: _Plan) -> tuple[list[float], 
         times.append(clock)
         clock += (image.info.get("duration") or _DEFAULT_FRAME_MS) / 1000.0
     return times, clock
-
-
-def _pyav() -> Any:
-    try:
-        import av
-    except ImportError as error:
-        raise MissingDependencyError("videos need PyAV: pip install 'dicast[torch]'") from error
-    return av

@@ -27,8 +27,9 @@ from dicast.errors import EngineClosedError, MediaError, MissingDependencyError,
 from dicast.media.images import check_image_bytes, pillow
 from dicast.media.limits import DEFAULT_LIMITS, MediaLimits, PixelBudget, check_count, pixels_of, refuse
 from dicast.media.remote import RemotePolicy
+from dicast.media.sampling import DEFAULT_FPS
 from dicast.media.sources import read_wire_source
-from dicast.media.videos import DEFAULT_FPS, Video, check_video_bytes, from_frames
+from dicast.media.videos import Video, check_video_bytes, from_frames
 
 if TYPE_CHECKING:
     from PIL.Image import Image
