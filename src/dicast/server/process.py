@@ -177,7 +177,12 @@ def _uvicorn_config(app: App, settings: Settings) -> uvicorn.Config:
 
 
 def listen(settings: Settings) -> socket.socket:
-    """A listening socket, so that a taken port is an error before anything is loaded."""
+    """A bound socket, so that a taken port is an error before anything is loaded.
+
+    Raises:
+        ConfigError: the address cannot be used.
+    """
+    listener: socket.socket | None = None
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -186,11 +191,12 @@ def listen(settings: Settings) -> socket.socket:
         if sys.platform != "win32":  # there it would let two servers share a port
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.set_inheritable(True)
-        return listener
     except OSError as error:
+        if listener is not None:
+            listener.close()
         reason = error.strerror or str(error)
         raise ConfigError(f"cannot listen on {settings.host}:{settings.port}: {reason}", field="--port") from None
+    return listener
 
 
 def _url(host: str, port: int) -> str:
