@@ -13,7 +13,7 @@ from dicast.errors import CapabilityError, ConfigError, MissingDependencyError, 
 from dicast.training import adapters
 from dicast.training.clef import build_trainable, fresh_head
 from dicast.training.config import Config, LoraConfig
-from dicast.training.data import _question_row, read_examples
+from dicast.training.data import question_row, read_examples
 from dicast.training.run import load_data, train
 
 RELEASE = Path(__file__).parents[1] / "golden" / "release"
@@ -166,9 +166,12 @@ def test_head_only_reads_each_record_once(tmp_path: Path, monkeypatch: pytest.Mo
     assert sum(read) == summary["examples"]["train"]
     read.clear()
     again = clef_config(
-        tmp_path, train="head", model={"cache_folder": str(tmp_path / "run" / "hidden")}, run={"folder": str(tmp_path / "b")},
+        tmp_path,
+        train="head",
+        model={"cache_folder": str(tmp_path / "run" / "hidden")},
+        run={"folder": str(tmp_path / "b")},
         data={"dev_share": 0.0},
-    )  # fmt: skip
+    )
     train(again)
     assert read == []
     before, after = (load_file(path / "model.safetensors") for path in (RELEASE, tmp_path / "run" / "model"))
@@ -241,7 +244,7 @@ def test_the_released_module_loads_the_export_and_answers_the_same(trained: tupl
     model, processor = released.load_release_model(folder, device="cpu", dtype=torch.float32)
     loaded = checkpoints.load_model(folder, device="cpu", dtype="float32", vision=False)
     for example in load_data(config).train[:3]:
-        questions = {name: _question_row(question) for name, question in example.record.questions.items()}
+        questions = {name: question_row(question) for name, question in example.record.questions.items()}
         body = {"model": "clef", "state": example.record.state, "questions": questions}
         answers = released.systemone(model, processor, body)["answers"]
         (logits,) = loaded.score([loaded.encode(example.record)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -101,3 +102,16 @@ def bag(text: str) -> Tensor:
 
 def build(config: Config) -> ToyTrainable:
     return ToyTrainable(float(config.model.options.get("dropout", 0.0)))
+
+
+def build_slowly(config: Config) -> ToyTrainable:
+    """A toy that takes its time, so that a test can kill it in the middle."""
+    model = ToyTrainable(0.3)
+    quick = model.forward_batch
+
+    def forward(batch: ToyBatch) -> PaddedLogits:
+        time.sleep(float(config.model.options["seconds"]))
+        return quick(batch)
+
+    model.forward_batch = forward  # type: ignore[method-assign]
+    return model

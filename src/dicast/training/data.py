@@ -212,7 +212,7 @@ def example_row(example: Example) -> dict[str, Any]:
     row: dict[str, Any] = {
         "id": example.record.id,
         "state": example.record.state,
-        "questions": {name: _question_row(question) for name, question in example.record.questions.items()},
+        "questions": {name: question_row(question) for name, question in example.record.questions.items()},
         "gold": example.gold,
     }
     for key in ("soft", "rewards", "meta"):
@@ -223,7 +223,8 @@ def example_row(example: Example) -> dict[str, Any]:
     return row | {"weight": example.weight, "source": example.source, "place": example.place}
 
 
-def _question_row(question: Question) -> dict[str, Any]:
+def question_row(question: Question) -> dict[str, Any]:
+    """A question in its System One form."""
     row: dict[str, Any] = {"type": question.type, "instructions": question.instructions}
     if question.criteria is not None:
         row["criteria"] = list(question.criteria) if question.type == "score" else dict(question.criteria)  # type: ignore[arg-type]
@@ -240,9 +241,9 @@ def _labels(row: Mapping[str, Any], questions: Mapping[str, Question]) -> tuple[
         if not isinstance(labels, Mapping):
             raise RecordError("labels must be an object of question id to label", field=key)
         for question_id, value in labels.items():
-            question = _asked(question_id, questions, key)
             if value is None:
                 continue
+            question = _asked(question_id, questions, key)
             if isinstance(value, Mapping):  # a whole answer of the API: its probabilities are soft labels
                 soft[question_id] = _answer_shares(value, question, f"{key}.{question_id}")
             else:
@@ -477,5 +478,6 @@ __all__ = [
     "open_text",
     "option_id",
     "parse_example",
+    "question_row",
     "read_examples",
 ]

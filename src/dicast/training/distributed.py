@@ -107,7 +107,7 @@ def start_world(config: Config) -> World:
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     sharded = config.distributed.strategy == "fsdp2"
-    device = pick_device(config.run.device, int(os.environ.get("LOCAL_RANK", "0")))
+    device = pick_device(config.run.device)
     if size == 1:
         if sharded:
             raise ConfigError("fsdp2 needs several processes: start with torchrun", field="distributed.strategy")
@@ -131,8 +131,10 @@ def is_first_process() -> bool:
     return not dist.is_initialized() or dist.get_rank() == 0
 
 
-def pick_device(name: str, local_rank: int = 0) -> torch.device:
+def pick_device(name: str) -> torch.device:
     """The device that a configuration names; "auto" prefers CUDA, then MPS, then the CPU.
+
+    Plain "cuda" is the GPU of this process's local rank.
 
     Raises:
         ConfigError: this machine does not have it.
@@ -140,7 +142,7 @@ def pick_device(name: str, local_rank: int = 0) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     if name == "cuda":
-        name = f"cuda:{local_rank}"
+        name = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
