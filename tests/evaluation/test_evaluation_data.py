@@ -10,7 +10,7 @@ from tests.evaluation.toys import DATA, examples
 
 from dicast.errors import ConfigError
 from dicast.evaluation.data import ContentHash, find_files, read, record_hash, subset
-from dicast.evaluation.seen import flag, refuse_training_files, trained_on, training_hashes
+from dicast.evaluation.seen import flag, known_sets, refuse_training_files, trained_on, training_hashes
 from dicast.records import Noul, Record
 from dicast.training.data import data_hash
 
@@ -69,6 +69,8 @@ def test_what_a_model_has_seen_is_read_from_its_manifest(tmp_path: Path) -> None
     assert flag("creak", known) == "seen"
     assert flag("snips", known) == "zero-shot"
     assert flag("snips", None) == "unknown"
+    assert known_sets(tmp_path / "model") == known
+    assert known_sets(tmp_path / "model" / "deeper") is None
     manifest.write_text("[]")
     with pytest.raises(ConfigError, match="not a training manifest"):
         trained_on(manifest)

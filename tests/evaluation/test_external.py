@@ -37,17 +37,17 @@ def test_what_the_benchmark_wrote_is_kept_and_a_failure_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
-    code = "import pathlib, sys; pathlib.Path('jevbench.json').write_text('{\"score\": 1}'); print('well'); sys.exit(int(sys.argv[1]))"
+    code = "import sys; from pathlib import Path; Path('jevbench.json').write_text('[1]'); print('well'); sys.exit('bad' in sys.argv)"
 
     def command(url: str, out: Path, **options: object) -> list[str]:
-        return [sys.executable, "-c", code, "0" if url == "http://good:1" else "3"]
+        return [sys.executable, "-c", code, "good" if url == "http://good:1" else "bad"]
 
     monkeypatch.setattr(external, "jevbench_command", command)
     monkeypatch.setattr(external, "version", lambda name: "9.9")
     found = external.run_external("jevbench", "http://good:1/v1", tmp_path)
-    assert found["report"] == {"score": 1}
+    assert found["report"] == [1]
     assert (found["said"], found["version"]) == (["well"], "9.9")
-    with pytest.raises(ConfigError, match=r"exit code 3; see .*jevbench\.log"):
+    with pytest.raises(ConfigError, match=r"exit code 1; see .*jevbench\.log"):
         external.run_external("jevbench", "http://bad:1", tmp_path)
 
 

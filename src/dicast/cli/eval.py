@@ -100,7 +100,7 @@ def eval(
     backend = _backend(model, api, served, concurrency, batch, calibrated, device, dtype)
     with _shown(progress) as advance:
         if index:
-            _index(index, backend, out, task or [], limit, repeats, seed, manifest, advance)
+            _index(index, backend, out, task or [], limit, repeats, seed, _known(manifest, model), advance)
         elif robustness:
             _robustness(data or [], backend, out, split, limit, suite or [], repeats, seed, advance)
         else:
@@ -146,17 +146,25 @@ def _index(
     limit: int,
     repeats: int,
     seed: int,
-    manifest: Path | None,
+    known: frozenset[str] | None,
     advance: Advance,
 ) -> None:
     from dicast.evaluation import index as tables
-    from dicast.evaluation.seen import trained_on
 
-    known = trained_on(manifest) if manifest else None
     result = tables.run_index(
         index, backend, out, tasks=tasks, limit=limit, repeats=repeats, seed=seed, known=known, advance=advance
     )
     _finish(out, "index", result, tables.markdown(result))
+
+
+def _known(manifest: Path | None, model: str | None) -> frozenset[str] | None:
+    """Data sets that the model has read: from the manifest, else from what lies beside the checkpoint."""
+    from dicast.checkpoints import resolve
+    from dicast.evaluation.seen import known_sets, trained_on
+
+    if manifest:
+        return trained_on(manifest)
+    return None if model and model.startswith(("http://", "https://")) else known_sets(resolve(model)[0])
 
 
 def _robustness(

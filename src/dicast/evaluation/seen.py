@@ -35,6 +35,16 @@ def trained_on(manifest: Path) -> frozenset[str]:
     return frozenset(name.removeprefix("real_") for name in names)
 
 
+def known_sets(checkpoint: Path) -> frozenset[str] | None:
+    """Names of the data sets that the training records beside a checkpoint list; None when none does."""
+    for folder in (checkpoint, checkpoint.parent):
+        for name in RECORDS_OF_TRAINING:
+            path = folder / name
+            if path.is_file() and '"sources"' in path.read_text(encoding="utf-8", errors="replace"):
+                return trained_on(path)
+    return None
+
+
 def flag(name: str, known: frozenset[str] | None) -> Flag:
     """Whether the model has read the train part of a data set."""
     if known is None:
