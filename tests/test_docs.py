@@ -13,7 +13,7 @@ from dicast.cli.app import COMMANDS, run
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
-EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+EXAMPLES = sorted((ROOT / "examples").glob("*_decision.py"))
 
 
 def blocks(page: Path, language: str) -> list[str]:
