@@ -56,6 +56,7 @@ def load_model(
     head_dtype: str = "float32",
     threads: int | None = None,
     reuse_bytes: int | None = None,
+    quantize: Literal["int8", "int4"] | None = None,
     **backbone: Any,
 ) -> Model:
     """Load a model from the package, a folder or the Hugging Face hub.
@@ -72,6 +73,7 @@ def load_model(
         threads: threads of the onnx runtime; None chooses.
         reuse_bytes: most bytes that a Clef model keeps of states it has read, so that further questions about them are
             quick; 0 keeps nothing between calls, None chooses 1 GiB on a CPU and 4 GiB elsewhere.
+        quantize: weight-only quantisation of a Clef backbone (see :mod:`dicast.models.quantize`).
         **backbone: passed on to transformers' `from_pretrained` for Clef checkpoints.
 
     Raises:
@@ -95,6 +97,7 @@ def load_model(
         head_dtype=head_dtype,
         reuse=True,
         reuse_bytes=reuse_bytes,
+        quantize=quantize,
         **backbone,
     )
 
@@ -192,6 +195,7 @@ def load_clef(
     head_dtype: str = "float32",
     reuse: bool = False,
     reuse_bytes: int | None = None,
+    quantize: Literal["int8", "int4"] | None = None,
     **backbone: Any,
 ) -> ClefModel:
     """Load a checkpoint in the Clef release layout; see :func:`load_model` for the arguments.
@@ -201,7 +205,8 @@ def load_clef(
     require_torch()
     from dicast.models.clef import ClefModel, ClefNetwork
     from dicast.models.clef_reuse import reuse_for
-    from dicast.models.devices import DTYPES, resolve_device, resolve_dtype
+    from dicast.models.devices import DTYPES, kernels, resolve_device, resolve_dtype
+    from dicast.models.quantize import quantise
     from dicast.models.qwen import load_backbone
     from dicast.models.qwen_media import load_media_reader
 
@@ -224,7 +229,10 @@ def load_clef(
         videos=body.has_vision,
         revision=revision,
         licence=card_licence(folder),
+        details=kernels(where, body.text.config._attn_implementation) | ({"weights": quantize} if quantize else {}),
     )
+    if quantize:
+        quantise(body, quantize)
     encoder = ClefEncoder(tokenizer, max_length=max_length, media=media)
     return ClefModel(
         ClefNetwork(body, head),

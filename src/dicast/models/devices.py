@@ -7,6 +7,8 @@ and overflows in this model family.
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import torch
 
 from dicast.errors import ConfigError
@@ -54,3 +56,22 @@ def cpu_multiplies_bfloat16() -> bool:
     """Whether this processor has bfloat16 matrix instructions (AMX tiles or AVX-512-BF16)."""
     probes = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")
     return any(getattr(torch.cpu, probe, lambda: False)() for probe in probes)
+
+
+def kernels(device: torch.device, attention: str) -> dict[str, str | int]:
+    """Which kernels a Qwen3.5 backbone runs on a device, and with how many threads: what `dicast info` shows.
+
+    transformers takes the fused linear-attention and convolution kernels wherever their packages can be imported and
+    the device is a GPU; everything else falls back to plain torch code.
+
+    Args:
+        device: where the model runs.
+        attention: attention implementation of the backbone, e.g. ``sdpa``.
+    """
+    fused = device.type == "cuda"
+    return {
+        "attention": attention,
+        "gated delta rule": "flash-linear-attention" if fused and find_spec("fla") else "torch",
+        "causal convolution": "causal-conv1d" if fused and find_spec("causal_conv1d") else "torch",
+        "threads": torch.get_num_threads(),
+    }

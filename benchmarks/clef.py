@@ -1,0 +1,162 @@
+"""The whole Clef model on a random checkpoint of about 100 million parameters, against the reference's `systemone`.
+
+Same folder, same requests, same threads, float32. The reference has no batching interface; beside its one-by-one
+`systemone` its own collation is timed as one padded batch.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from benchmarks.checkpoints import HUNDRED_MILLION, checkpoint
+from benchmarks.measure import Row, compare, row, timed
+from dicast.checkpoints import load_model
+from dicast.model import DecisionModel
+
+QUESTIONS: dict[str, Any] = {
+    "urgent": {"type": "noul", "instructions": "Is this support request urgent?"},
+    "team": {
+        "type": "choice",
+        "instructions": "Which team should handle this request?",
+        "criteria": {"billing": "Payments", "technical": "Outages and errors", "sales": "Plans"},
+    },
+    "severity": {
+        "type": "score",
+        "instructions": "How severe?",
+        "criteria": ["No impact", "Minor", "Major", "Critical"],
+    },
+}
+ONE_BY_ONE = {f"q{n}": {"type": "noul", "instructions": f"Does the log mention problem number {n}?"} for n in range(8)}
+TEXT = "checkout fails for every customer since the last deploy and support has no answer yet"
+WORDS = TEXT.split()
+LENGTHS = (2, 3, 4, 6, 8, 10, 14, 18, 24, 30, 40, 50, 65, 80, 110, 140)
+"""Words of the sixteen states of the mixed batch."""
+TOLERANCE = 2e-3
+"""Probabilities: the reference rounds to 4 digits, and float32 noise of a deep random network comes on top."""
+
+
+class Sides:
+    """Both implementations on one checkpoint."""
+
+    def __init__(self, rounds: int, *, reuse_bytes: int | None = None) -> None:
+        from clef_finetune._vendor import joint_schema_model as reference
+
+        folder = checkpoint(HUNDRED_MILLION)
+        self.rounds = rounds
+        self.reference = reference
+        self.theirs, self.processor = reference.load_release_model(folder, device="cpu", dtype=torch.float32)
+        self.ours = DecisionModel(load_model(folder, device="cpu", dtype="float32", vision=False))
+
+    def ask_theirs(self, request: Mapping[str, Any]) -> Any:
+        return self.reference.systemone(self.theirs, self.processor, {"model": "clef", **request})
+
+    @torch.inference_mode()
+    def batch_theirs(self, requests: list[dict[str, Any]]) -> Any:
+        encoded = [self.reference.encode_record(self.processor.tokenizer, r, max_length=16384) for r in requests]
+        pad = self.processor.tokenizer.pad_token_id
+        return self.theirs(self.reference.collate_records(encoded, pad, torch.device("cpu")))
+
+    def ask_ours(self, request: Mapping[str, Any]) -> Any:
+        return self.ours.decide(request["state"], request["questions"])
+
+    def forget(self) -> None:
+        self.ours.model.reuse.tree.clear()  # type: ignore[attr-defined]
+
+    def difference(self, request: Mapping[str, Any]) -> float:
+        """Largest difference of a shown probability."""
+        theirs = self.ask_theirs(request)["answers"]
+        ours = self.ask_ours(request)
+        worst = 0.0
+        for key, answer in theirs.items():
+            shown = answer.get("probabilities") or {"true": answer["noul"]}
+            worst = max(worst, *(abs(ours[key].probabilities[option] - p) for option, p in shown.items()))
+        return worst
+
+
+def text(words: int, seed: int) -> str:
+    """A state of so many words."""
+    rng = random.Random(seed)
+    return " ".join(rng.choice(WORDS) for _ in range(words))
+
+
+def rows(rounds: int) -> Iterator[Row]:
+    """Single records, a mixed batch, questions one by one."""
+    sides = Sides(rounds)
+    for words in (5, 100):
+        yield _single(sides, words)
+    yield _batch(sides)
+    yield _one_by_one(sides)
+
+
+def _single(sides: Sides, words: int) -> Row:
+    request = {"state": text(words, 0), "questions": QUESTIONS}
+    tokens = sides.ask_ours(request).usage.input_tokens
+
+    def ours() -> None:
+        sides.forget()
+        sides.ask_ours(request)
+
+    return compare(
+        "whole model",
+        f"one record of {tokens} tokens",
+        {"dicast": ours, "reference": lambda: sides.ask_theirs(request)},
+        rounds=sides.rounds,
+        difference=sides.difference(request),
+        tolerance=TOLERANCE,
+        unit="probability",
+        note="the same decoder code of transformers runs on both sides; nothing reused",
+    )
+
+
+def _batch(sides: Sides) -> Row:
+    requests = [{"state": text(words, words), "questions": {"urgent": QUESTIONS["urgent"]}} for words in LENGTHS]
+
+    def ours() -> None:
+        sides.forget()
+        sides.ours.decide_batch(requests)
+
+    decided = sides.ours.decide_batch(requests)
+    lengths = [decision.usage.input_tokens for decision in decided]
+    return compare(
+        "whole model",
+        f"16 records of {min(lengths)} to {max(lengths)} tokens",
+        {
+            "dicast": ours,
+            "reference one by one": lambda: [sides.ask_theirs(request) for request in requests],
+            "reference in one padded batch": lambda: sides.batch_theirs(requests),
+        },
+        rounds=sides.rounds,
+        target=2.0,
+        difference=max(sides.difference(request) for request in requests[::5]),
+        tolerance=TOLERANCE,
+        unit="probability",
+    )
+
+
+def _one_by_one(sides: Sides) -> Row:
+    """Eight questions, each in its own call, about one long state."""
+    state = text(1000, 1)
+    requests = [{"state": state, "questions": {key: question}} for key, question in ONE_BY_ONE.items()]
+    tokens = sides.ask_ours(requests[0]).usage.input_tokens
+    difference = sides.difference(requests[0])
+    seconds: dict[str, list[float]] = {"dicast": [], "reference": []}
+    for number in range(sides.rounds):
+        sides.forget()
+        seconds["dicast"].append(timed(lambda: [sides.ask_ours(request) for request in requests]))
+        one = requests[number % len(requests)]
+        seconds["reference"].append(len(requests) * timed(lambda one=one: sides.ask_theirs(one)))
+    return row(
+        "whole model",
+        f"8 questions one by one about one state, {tokens} tokens each",
+        seconds,
+        target=5.0,
+        difference=difference,
+        tolerance=TOLERANCE,
+        unit="probability",
+        note="ours reads the state once per round and then continues its snapshot; of the reference, which keeps "
+        "nothing, one of the eight calls is timed per round and counted eight times",
+    )
