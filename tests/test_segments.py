@@ -218,3 +218,20 @@ def test_score_levels_in_either_order_have_the_same_segments() -> None:
 
 def test_module_needs_no_torch() -> None:
     assert "torch" not in vars(segments)
+
+
+def test_hypotheses_of_a_long_instruction_take_its_last_paragraph() -> None:
+    preamble = "the team is the team " * 12
+    paragraph = "is it urgent or is it lost or is it the card"
+    asked = encode("card", {"q": Noul(f"{preamble}\n\n{paragraph}")})
+    short = encode("card", {"q": Noul(paragraph)})
+    assert [asked.segments[n] for n in asked.questions[0].hypotheses] == [
+        short.segments[n] for n in short.questions[0].hypotheses
+    ]
+    assert asked.segments[asked.questions[0].segment] != short.segments[short.questions[0].segment]
+
+
+def test_a_last_paragraph_that_says_little_keeps_the_whole_instruction() -> None:
+    asked = encode("card", {"q": Noul("the team is the team " * 12 + "\n\nyes or no")})
+    longest = max(len(asked.segments[n].tokens) for n in asked.questions[0].hypotheses)
+    assert longest > 40

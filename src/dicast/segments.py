@@ -38,6 +38,10 @@ OVERLAP: Final = 32
 """Tokens that two windows share when one piece of the state is longer than a window."""
 HYPOTHESIS_OPTIONS: Final = 6
 """A choice with more options than this has no hypotheses: its options are read without the instruction."""
+HYPOTHESIS_WHOLE: Final = 48
+"""Of an instruction with more tokens than this only the last paragraph goes into the hypotheses, if it says enough."""
+PARAGRAPH_TOKENS: Final = 8
+"""A last paragraph with fewer tokens says enough only if it names an entry of the state's catalogue."""
 HYPOTHESIS_TAIL: Final = 96
 """Most tokens of the instruction in a hypothesis, counted from its end."""
 LABEL_TOKENS: Final = 160
@@ -173,14 +177,14 @@ class _RecordEncoder:
         self.catalogue = _Catalogue(record)
 
     def encode(self, options: EncodeOptions) -> SegmentEncoding:
+        pieces = [self.encoder.ids(piece) for piece in pieces_of(self.catalogue.rest)]
         questions = [
-            self._question(name, question, text)
+            self._question(name, question, text, with_state=any(pieces))
             for (name, question), text in zip(self.record.questions.items(), self.instructions, strict=True)
         ]
         others = self._references()
         others += [Window(question.segment, "instruction", owner) for owner, question in enumerate(questions)]
         limit = min(options.max_length or self.encoder.max_tokens, self.encoder.max_tokens)
-        pieces = [self.encoder.ids(piece) for piece in pieces_of(self.catalogue.rest)]
         pieces, dropped = cut_pieces(pieces, options.max_state_tokens)
         if options.truncation == "state_end":
             pieces, more = fit_pieces(pieces, limit - self._length())
@@ -201,22 +205,27 @@ class _RecordEncoder:
     def _add(self, *parts: Sequence[int]) -> int:
         return self.segments.setdefault(self.encoder.frame(*parts), len(self.segments))
 
-    def _question(self, name: str, question: Question, text: str) -> SegmentQuestion:
+    def _question(self, name: str, question: Question, text: str, *, with_state: bool) -> SegmentQuestion:
         ids = self.encoder.ids(text)
         shown = ids if len(ids) <= QUESTION_TOKENS else ids[: QUESTION_TOKENS // 4] + ids[-QUESTION_TOKENS * 3 // 4 :]
         texts = option_texts(question)
         labels = [self._label(label) for label in texts]
-        if question.type == "choice" and len(texts) > HYPOTHESIS_OPTIONS:
-            hypotheses = labels
-        else:
-            tail = [
-                *ids[-HYPOTHESIS_TAIL:],
-                *self._linked_ids(self.catalogue.named_in(_raw_text(question.instructions))),
-            ]
+        hypotheses = labels
+        if question.type != "choice" or len(texts) <= HYPOTHESIS_OPTIONS:
+            named = self.catalogue.named_in(_raw_text(question.instructions))
+            asked = self._last_paragraph(text, ids, named is not None) if with_state else ids
+            tail = [*asked[-HYPOTHESIS_TAIL:], *self._linked_ids(named)]
             hypotheses = [self._add(tail, self._label_ids(label)) for label in texts]
         return SegmentQuestion(
             name, question.type, question.options, self._add(shown), tuple(labels), tuple(hypotheses)
         )
+
+    def _last_paragraph(self, text: str, ids: tuple[int, ...], names_entry: bool) -> tuple[int, ...]:
+        """The part of a long instruction that tells this question from its neighbours."""
+        if len(ids) <= HYPOTHESIS_WHOLE:
+            return ids
+        last = self.encoder.ids(text.rstrip().rsplit("\n\n", 1)[-1])
+        return last if len(last) >= PARAGRAPH_TOKENS or names_entry else ids
 
     def _label(self, text: str) -> int:
         return self._add(self._label_ids(text))

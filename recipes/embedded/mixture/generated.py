@@ -18,7 +18,13 @@ PER_TOOL = ("Should this tool be invoked for the request? Candidate tool: {name}
             "answer the user and no otherwise.\n\nCandidate: {name}", "Is {name} the function to call here?",
             "Decide for one function whether the assistant needs it now. Function under review: {name}",
             "Given the conversation and the schemas in the state, select whether to call the tool {name}",
-            "Would calling {name} help to answer the user?")  # fmt: skip
+            "Would calling {name} help to answer the user?",
+            "The state holds what was said so far and the functions that exist. Say for each function on its own whether it has to be "
+            "called to serve the user. Only the name matters here, not the arguments.\n\nFunction: {name}",
+            "Read the whole dialogue and all schemas first. Tick yes for a function that the last request needs, no for any other; "
+            "neither order nor parameters are asked for.\n\n\nCandidate function: {name}",
+            "You check the plan of an assistant. For the function below decide if the plan needs it, given the user's words and the "
+            "descriptions in the state.\n\nTool under test: {name}")  # fmt: skip
 CHOOSE_TOOL = ("Which tool should be called?", "Pick the function that answers the request.", "Select the one API for the last message.",
                "Choose the right tool from the catalog in the state.", "What should the assistant call next?")  # fmt: skip
 

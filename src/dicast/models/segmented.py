@@ -69,8 +69,8 @@ class SegmentPrior(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.label_scale = nn.Parameter(torch.tensor([0.0, 1.0, 0.5]))  # noul, choice, score
-        self.hypothesis_scale = nn.Parameter(torch.tensor([1.0, 0.0, 0.5]))
+        self.label_scale = nn.Parameter(torch.tensor([0.0, 0.8, 0.5]))  # noul, choice, score
+        self.hypothesis_scale = nn.Parameter(torch.tensor([1.0, 0.5, 0.5]))
         self.question_scale = nn.Parameter(torch.zeros(3))
         self.sharpness = nn.Parameter(torch.tensor(0.5))
 
