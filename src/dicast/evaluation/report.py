@@ -160,16 +160,15 @@ def _html_table(slices: Mapping[str, Any]) -> str:
 
 
 def _plots(result: Result) -> Iterable[str]:
+    yield '<div class="plots">'
     drawn = [(name, part) for name, part in result["slices"].items() if part.get("reliability")][:PLOTTED_SLICES]
     for name, part in drawn:
         bins = [(row["confidence"], row["accuracy"], row["n"]) for row in part["reliability"]]
         points = [(coverage, risk) for coverage, risk, _ in part["risk_coverage"]]
-        yield '<div class="plots">'
         yield svg.reliability(bins, f"{name}: reliability")
         yield svg.curve(points, f"{name}: risk and coverage", "coverage", "error rate of the accepted")
-        yield "</div>"
     bars = [(low, high, count) for low, high, count in result["latency_histogram"]]
-    yield f'<div class="plots">{svg.histogram(bars, "latency per record", "ms")}</div>'
+    yield svg.histogram(bars, "latency per record", "ms") + "</div>"
 
 
 def _confusions(slices: Mapping[str, Any]) -> Iterable[str]:
