@@ -1,6 +1,6 @@
 """What HTTP costs: latency added to a direct call, requests per second by clients, memory after many requests, drift.
 
-    python -m benchmarks.server [--parts latency throughput drift memory] [--requests 300] [--memory 20000]
+    python -m benchmarks.server [--parts latency throughput ...] [--requests 300] [--memory 20000]
 
 The server is a process of its own on loopback with the embedded model; the direct calls are made in this process on an
 engine with the same model and the same threads, in turns with the HTTP calls. Every state is new, so that no cache of
@@ -21,11 +21,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 QUESTIONS: dict[str, Any] = {
     "refund": {"type": "noul", "instructions": "Does the customer want money back?"},
@@ -55,10 +55,14 @@ def body(number: int, **more: Any) -> bytes:
     return json.dumps({"state": state, "questions": QUESTIONS, **more}).encode()
 
 
+EMBEDDED = (sys.executable, "-m", "dicast.cli.app", "serve", "--port", "0", "--log-format", "json")
+ARITHMETIC = (sys.executable, str(Path(__file__).parents[1] / "tests" / "server" / "fake_server.py"), "arithmetic")
+"""The same server with the tests' model of plain arithmetic: what is left is the cost of the server itself."""
+
+
 @contextmanager
-def server(*options: str) -> Iterator[int]:
+def server(command: Sequence[str]) -> Iterator[int]:
     """A server process; gives its port."""
-    command = [sys.executable, "-m", "dicast.cli.app", "serve", "--port", "0", "--log-format", "json", *options]
     child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert child.stderr is not None
     drain = threading.Thread(target=lambda: [None for _ in child.stderr or ()], daemon=True)
@@ -90,12 +94,16 @@ class Client:
             raise RuntimeError(f"{response.status}: {answer}")
         return answer
 
-    def metric(self, name: str) -> float:
-        self._connection.request("GET", "/metrics")
-        text = self._connection.getresponse().read().decode()
-        found = re.search(rf"^{name} (\S+)$", text, re.MULTILINE)
-        assert found, name
-        return float(found[1])
+
+def metric(port: int, name: str) -> float:
+    """One of the server's own numbers, over a connection of its own: idle ones are closed."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+    connection.request("GET", "/metrics")
+    text = connection.getresponse().read().decode()
+    connection.close()
+    found = re.search(rf"^{name} (\S+)$", text, re.MULTILINE)
+    assert found, name
+    return float(found[1])
 
 
 def milliseconds(function: Callable[[], Any]) -> float:
@@ -148,8 +156,7 @@ def throughput(port: int, clients: int, requests: int, first: int) -> dict[str, 
             with lock:
                 times.append(taken)
 
-    meter = Client(port)
-    cpu = meter.metric("process_cpu_seconds_total")
+    cpu = metric(port, "process_cpu_seconds_total")
     began = time.perf_counter()
     threads = [threading.Thread(target=work) for _ in range(clients)]
     for thread in threads:
@@ -163,16 +170,15 @@ def throughput(port: int, clients: int, requests: int, first: int) -> dict[str, 
         "requests_per_second": round(requests / seconds, 1),
         "p50_ms": round(statistics.median(times), 2),
         "p95_ms": round(statistics.quantiles(times, n=20)[-1], 2),
-        "server_cpu_ms_per_request": round(1000 * (meter.metric("process_cpu_seconds_total") - cpu) / requests, 2),
+        "server_cpu_ms_per_request": round(1000 * (metric(port, "process_cpu_seconds_total") - cpu) / requests, 2),
     }
 
 
 def memory(port: int, requests: int, first: int) -> dict[str, Any]:
-    """Resident bytes of the server after the first thousand requests, half of them, and all of them.
+    """Resident bytes of the server after 100 and 1,000 requests, half of them, and all of them.
 
     One state in eight is new, the others repeat, so that caches fill and 20,000 requests take minutes.
     """
-    meter = Client(port)
     lock = threading.Lock()
     numbers = iter(range(requests))
     after: dict[str, int] = {}
@@ -185,11 +191,11 @@ def memory(port: int, requests: int, first: int) -> dict[str, Any]:
             if number is None:
                 return
             client.ask(body(first + number if number % 8 == 0 else number % 256))
-            if number in (999, requests // 2, requests - 1):
+            if number in (99, 999, requests // 2 - 1, requests - 1):
                 with lock:
-                    after[str(number + 1)] = int(meter.metric("process_resident_memory_bytes"))
+                    after[str(number + 1)] = int(metric(port, "process_resident_memory_bytes"))
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
+    threads = [threading.Thread(target=work) for _ in range(32)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -226,46 +232,50 @@ def shares(answer: dict[str, Any]) -> dict[str, float]:
     return probabilities
 
 
-PARTS = ("latency", "throughput", "drift", "memory")
+Part: TypeAlias = Callable[[int, argparse.Namespace], Any]
 
 
-def measure(part: str, port: int, arguments: argparse.Namespace) -> Any:
-    """One part of the benchmark."""
-    if part == "latency":
-        return latency(port, arguments.requests)
-    if part == "throughput":
-        return [throughput(port, clients, arguments.requests, 10_000 * clients) for clients in (1, 8, 32)]
-    if part == "drift":
-        return drift(port, min(arguments.requests, 100))
-    return memory(port, arguments.memory, 1_000_000)
+def _throughputs(port: int, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    return [throughput(port, clients, arguments.requests, 10_000 * clients) for clients in (1, 8, 32)]
+
+
+PARTS: dict[str, tuple[Sequence[str], Part]] = {
+    "latency": (EMBEDDED, lambda port, arguments: latency(port, arguments.requests)),
+    "throughput": (EMBEDDED, _throughputs),
+    "drift": (EMBEDDED, lambda port, arguments: drift(port, min(arguments.requests, 100))),
+    "memory": (EMBEDDED, lambda port, arguments: memory(port, arguments.memory, 1_000_000)),
+    "throughput_without_model": (ARITHMETIC, _throughputs),
+    "memory_without_model": (ARITHMETIC, lambda port, arguments: memory(port, arguments.memory, 1_000_000)),
+}
 
 
 def main() -> None:
     """Run some or all parts and write them into the result file; parts that were not run keep their old numbers."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--requests", type=int, default=300)
     parser.add_argument("--memory", type=int, default=20_000)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "server.json")
     arguments = parser.parse_args()
-    result = json.loads(arguments.out.read_text(encoding="utf-8")) if arguments.out.exists() else {}
-    with server() as port:
-        for part in arguments.parts:
-            load = [round(value, 1) for value in os.getloadavg()]
-            numbers = measure(part, port, arguments)
-            result[part] = {
-                "numbers": numbers,
-                "date": datetime.now(UTC).isoformat(timespec="seconds"),
-                "processor": platform.processor() or platform.machine(),
-                "cores": os.cpu_count(),
-                "python": platform.python_version(),
-                "omp_num_threads": os.environ.get("OMP_NUM_THREADS", "default"),
-                "load_average_before": load,
-                "command": " ".join(["python -m benchmarks.server", *sys.argv[1:]]),
-            }
-            print(json.dumps({part: numbers}))
-            arguments.out.parent.mkdir(parents=True, exist_ok=True)
-            arguments.out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    for part in arguments.parts:
+        command, measure = PARTS[part]
+        load = [round(value, 1) for value in os.getloadavg()]
+        with server(command) as port:
+            numbers = measure(port, arguments)
+        print(json.dumps({part: numbers}), flush=True)
+        result = json.loads(arguments.out.read_text(encoding="utf-8")) if arguments.out.exists() else {}
+        result[part] = {
+            "numbers": numbers,
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "processor": platform.processor() or platform.machine(),
+            "cores": os.cpu_count(),
+            "python": platform.python_version(),
+            "omp_num_threads": os.environ.get("OMP_NUM_THREADS", "default"),
+            "load_average_before": load,
+            "command": " ".join(["python -m benchmarks.server", *sys.argv[1:]]),
+        }
+        arguments.out.parent.mkdir(parents=True, exist_ok=True)
+        arguments.out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
