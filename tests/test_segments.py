@@ -235,3 +235,15 @@ def test_a_last_paragraph_that_says_little_keeps_the_whole_instruction() -> None
     asked = encode("card", {"q": Noul("the team is the team " * 12 + "\n\nyes or no")})
     longest = max(len(asked.segments[n].tokens) for n in asked.questions[0].hypotheses)
     assert longest > 40
+
+
+def test_long_options_and_instructions_are_read_whole() -> None:
+    """What is longer than the segment that stands for it is in the memory besides, so that no word is lost."""
+    option, instruction = "the card " * 300 + "zq" + " the card" * 300, "it is lost " * 300 + "qz" + " it is lost" * 300
+    encoding = encode("pay", {"q": Choice(instruction, {"a": option, "b": "no"})})
+    memory = [encoding.segments[window.segment].tokens for window in encoding.windows]
+    for word in ("zq", "qz"):
+        ids = ENCODER.ids(word)
+        assert any(tokens[i : i + len(ids)] == ids for tokens in memory for i in range(len(tokens))), word
+    assert {window.owner for window in encoding.windows if window.part == "reference"} == {0}
+    assert max(len(segment.tokens) for segment in encoding.segments) <= 512

@@ -11,6 +11,9 @@ in the head. So segments can be cached apart, a state may be long, and the order
     labels      each option's text alone (what repeats from record to record)
     hypotheses  instruction and option together, for noul, score and short choices; else the same segment as the label
 
+Nothing is cut silently: an instruction or option that is longer than the segment which stands for it is also put into
+the memory whole, in windows that belong to its question.
+
 Text is rendered for a model of prose: JSON without quotes and braces, identifiers split into words. The strings of
 control tokens are always encoded as ordinary text.
 """
@@ -45,9 +48,10 @@ PARAGRAPH_TOKENS: Final = 8
 HYPOTHESIS_TAIL: Final = 96
 """Most tokens of the instruction in a hypothesis, counted from its end."""
 LABEL_TOKENS: Final = 160
-"""Most tokens of an option; what is longer is cut at the end."""
+"""Most tokens of the segment that stands for an option; a longer option is read whole as windows besides."""
 QUESTION_TOKENS: Final = 400
-"""Most tokens of an instruction segment; of a longer one the beginning and the end are kept."""
+"""Most tokens of the segment that stands for an instruction, which of a longer one holds the beginning and the end;
+the whole instruction is then read as windows besides."""
 LINKED_TOKENS: Final = 40
 """Most tokens that a catalogue entry adds to an option or hypothesis that names it."""
 MAX_TOKENS: Final = 32768
@@ -182,8 +186,7 @@ class _RecordEncoder:
             self._question(name, question, text, with_state=any(pieces))
             for (name, question), text in zip(self.record.questions.items(), self.instructions, strict=True)
         ]
-        others = self._references()
-        others += [Window(question.segment, "instruction", owner) for owner, question in enumerate(questions)]
+        others = [*self._references(), *self._instructions(questions), *self._long_options()]
         limit = min(options.max_length or self.encoder.max_tokens, self.encoder.max_tokens)
         pieces, dropped = cut_pieces(pieces, options.max_state_tokens)
         if options.truncation == "state_end":
@@ -204,6 +207,25 @@ class _RecordEncoder:
 
     def _add(self, *parts: Sequence[int]) -> int:
         return self.segments.setdefault(self.encoder.frame(*parts), len(self.segments))
+
+    def _instructions(self, questions: Sequence[SegmentQuestion]) -> list[Window]:
+        found = []
+        for owner, (question, text) in enumerate(zip(questions, self.instructions, strict=True)):
+            ids = self.encoder.ids(text)
+            parts = windows_of([ids]) if len(ids) > QUESTION_TOKENS else []
+            segments = [self._add(part) for part in parts] or [question.segment]
+            found += [Window(segment, "instruction", owner) for segment in segments]
+        return found
+
+    def _long_options(self) -> list[Window]:
+        """Options that are longer than the segment that stands for them, whole."""
+        texts = (
+            (owner, self.encoder.ids(words(text)))
+            for owner, question in enumerate(self.record.questions.values())
+            for text in option_texts(question)
+        )
+        long = ((owner, ids) for owner, ids in texts if len(ids) > LABEL_TOKENS)
+        return [Window(self._add(part), "reference", owner) for owner, ids in long for part in windows_of([ids])]
 
     def _question(self, name: str, question: Question, text: str, *, with_state: bool) -> SegmentQuestion:
         ids = self.encoder.ids(text)
