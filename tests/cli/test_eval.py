@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tests.evaluation.toys import DATA, toy
 
+import dicast.checkpoints
 import dicast.model
 
 QUICK = ("--repeats", "20", "--no-progress")
@@ -19,11 +20,17 @@ CREAK = DATA / "records" / "creak"
 
 
 @pytest.fixture(autouse=True)
-def toy_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def checkpoint(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the toy model's weights would be."""
+    folder = tmp_path_factory.mktemp("weights")
+    (folder / "head.onnx").write_bytes(b"1")
+
     def load(name: str | None = None, *, device: str = "auto", dtype: str = "auto", calibrated: bool = True) -> Any:
         return toy(1.0 if name == "soft" else 3.0)
 
     monkeypatch.setattr(dicast.model, "load", load)
+    monkeypatch.setattr(dicast.checkpoints, "resolve", lambda name: (folder, "toy", ""))
+    return folder
 
 
 @pytest.fixture
@@ -69,6 +76,18 @@ def test_the_same_command_again_reads_the_predictions_back(dicast_command: Calla
     before = (tmp_path / "predictions.jsonl").read_bytes()
     assert dicast_command(*command).out == first.out
     assert (tmp_path / "predictions.jsonl").read_bytes() == before
+
+
+def test_answers_of_other_weights_are_not_taken_over(
+    dicast_command: Callable[..., Any], tmp_path: Path, checkpoint: Path
+) -> None:
+    command = ("eval", "-d", CREAK, "--split", "dev", "-o", tmp_path, *QUICK)
+    assert dicast_command(*command).code == 0
+    assert "calibrated = True" in dicast_command(*command, "--uncalibrated").err
+    (checkpoint / "head.onnx").write_bytes(b"2")
+    outcome = dicast_command(*command)
+    assert outcome.code == 2
+    assert "holds a run with weights = " in outcome.err
 
 
 def test_a_server_goes_through_the_same_harness(

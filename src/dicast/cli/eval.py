@@ -98,16 +98,17 @@ def eval(
         _finish(out, f"{external}-run", found, f"# {external} {found['version']}\n\n{said}")
         return
     backend = _backend(model, api, served, concurrency, batch, calibrated, device, dtype)
+    asked = _asked(model, api, served, calibrated)
     with _shown(progress) as advance:
         if index:
-            _index(index, backend, out, task or [], limit, repeats, seed, _known(manifest, model), advance)
+            _index(index, backend, out, task or [], limit, repeats, seed, asked, _known(manifest, model), advance)
         elif robustness:
             _robustness(data or [], backend, out, split, limit, suite or [], repeats, seed, advance)
         else:
             from dicast.evaluation.harness import EvalOptions
 
             options = EvalOptions(tuple(slice_by or ()), repeats=repeats, seed=seed)
-            _data(data or [], backend, out, split, limit, options, compare, advance)
+            _data(data or [], backend, out, split, limit, options, asked, compare, advance)
 
 
 def _data(
@@ -117,6 +118,7 @@ def _data(
     split: str,
     limit: int,
     options: Any,
+    asked: dict[str, Any],
     compare: Path | None,
     advance: Advance,
 ) -> None:
@@ -128,7 +130,7 @@ def _data(
 
     files = find_files(data, split=split)
     hashes = [f"{file.name}:{data_hash(file.path)[:16]}" for file in files]
-    facts = {"data": hashes, "split": split, "limit": limit, "seed": options.seed}
+    facts = {"data": hashes, "split": split, "limit": limit, "seed": options.seed, **asked}
     result = evaluate(read(files, limit=limit, seed=options.seed), backend, out, options, facts=facts, advance=advance)
     text = report.markdown(result)
     if compare:
@@ -146,15 +148,35 @@ def _index(
     limit: int,
     repeats: int,
     seed: int,
+    asked: dict[str, Any],
     known: frozenset[str] | None,
     advance: Advance,
 ) -> None:
     from dicast.evaluation import index as tables
 
     result = tables.run_index(
-        index, backend, out, tasks=tasks, limit=limit, repeats=repeats, seed=seed, known=known, advance=advance
+        index,
+        backend,
+        out,
+        tasks=tasks,
+        limit=limit,
+        repeats=repeats,
+        seed=seed,
+        known=known,
+        facts=asked,
+        advance=advance,
     )
     _finish(out, "index", result, tables.markdown(result))
+
+
+def _asked(model: str | None, api: ApiName, served: str, calibrated: bool) -> dict[str, Any]:
+    """What must be the same for an earlier run to be continued, besides the data."""
+    from dicast.checkpoints import resolve
+    from dicast.evaluation.seen import fingerprint
+
+    if model and model.startswith(("http://", "https://")):
+        return {"url": model, "api": api, "served": served}
+    return {"weights": fingerprint(resolve(model)[0]), "calibrated": calibrated}
 
 
 def _known(manifest: Path | None, model: str | None) -> frozenset[str] | None:

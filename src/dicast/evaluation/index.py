@@ -66,6 +66,7 @@ def run_index(
     repeats: int = 1000,
     seed: int = 0,
     known: frozenset[str] | None = None,
+    facts: Mapping[str, Any] | None = None,
     advance: Callable[[int], None] = lambda done: None,
 ) -> dict[str, Any]:
     """Run the tasks that the folder holds.
@@ -79,6 +80,7 @@ def run_index(
         repeats: bootstrap draws.
         seed: of subset and draws.
         known: data sets whose train part the model has read; None when not known.
+        facts: what else must be the same for an earlier run to be continued.
         advance: called with the number of requests done.
 
     Raises:
@@ -96,7 +98,7 @@ def run_index(
             continue
         target = out / name
         target.mkdir(parents=True, exist_ok=True)
-        check_run(target, {"model": backend.name, "task": name, "limit": limit, "seed": seed})
+        check_run(target, {"model": backend.name, "task": name, "limit": limit, "seed": seed, **(facts or {})})
         cases = []
         examples = read([DataFile(name, str(path))], limit=limit, seed=seed)
         for example, prediction in predict(examples, backend, target / PREDICTIONS):

@@ -30,7 +30,7 @@ from dicast.evaluation.backends import Backend, LocalBackend
 from dicast.evaluation.data import DataFile, find_files, read
 from dicast.evaluation.harness import PREDICTIONS, Collector, EvalOptions, check_run, predict
 from dicast.evaluation.report import finite, interval_text
-from dicast.evaluation.seen import flag, trained_on
+from dicast.evaluation.seen import fingerprint, flag, trained_on
 
 LIMIT = 250
 LIMITS = {
@@ -71,13 +71,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from dicast.model import load
 
     started = time.monotonic()
+    checkpoint = resolve(chosen.model)[0]
     backend = LocalBackend(load(chosen.model))
     files = [file for file in find_files([chosen.data]) if not chosen.sets or file.name in chosen.sets]
     known = trained_on(chosen.manifest)
     with TemporaryDirectory() as scratch:
-        sets = measure(files, backend, chosen.work or Path(scratch), known, scale=chosen.scale, repeats=chosen.repeats)
+        work, options = chosen.work or Path(scratch), {"scale": chosen.scale, "repeats": chosen.repeats}
+        sets = measure(files, backend, work, known, weights=fingerprint(checkpoint), **options)
     command = "python -m docs.results " + " ".join(sys.argv[1:] if arguments is None else arguments)
-    facts = environment(command.strip(), resolve(chosen.model)[0]) | {"scale": chosen.scale, "repeats": chosen.repeats}
+    facts = environment(command.strip(), checkpoint) | options
     facts["seconds"] = round(time.monotonic() - started, 1)
     result: dict[str, Any] = finite({"model": backend.describe(), "made": facts, "sets": sets})
     chosen.out.mkdir(parents=True, exist_ok=True)
@@ -92,6 +94,7 @@ def measure(
     work: Path,
     known: frozenset[str],
     *,
+    weights: str,
     scale: float,
     repeats: int,
     seed: int = 0,
@@ -103,7 +106,7 @@ def measure(
         folder = work / file.name
         folder.mkdir(parents=True, exist_ok=True)
         limit = round(LIMITS.get(file.name, LIMIT) * scale)
-        check_run(folder, {"model": backend.name, "set": file.name, "limit": limit, "seed": seed})
+        check_run(folder, {"model": backend.name, "weights": weights, "set": file.name, "limit": limit, "seed": seed})
         collector, cases = Collector(EvalOptions(repeats=repeats, worst=0, seed=seed)), []
         started = time.monotonic()
         task = tasks.get(file.name)

@@ -5,6 +5,7 @@ A number on a data set means little without knowing whether the model has read t
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterable
@@ -19,6 +20,7 @@ Flag = Literal["seen", "zero-shot", "unknown"]
 SHA256 = re.compile(r"[0-9a-f]{64}")
 RECORDS_OF_TRAINING = ("summary.json", "training.json", "manifest.json", "dicast.json")
 """Files beside a checkpoint that may say what it was trained on."""
+LARGE_FILE = 1 << 26
 
 
 def trained_on(manifest: Path) -> frozenset[str]:
@@ -61,6 +63,21 @@ def training_hashes(checkpoint: Path) -> frozenset[str]:
             if path.is_file():
                 found.update(SHA256.findall(path.read_text(encoding="utf-8", errors="replace")))
     return frozenset(found)
+
+
+def fingerprint(checkpoint: Path) -> str:
+    """16 digits that change when a checkpoint's files do, so that answers of other weights are not taken for its own.
+
+    Files above 64 MiB count by size and time of change, smaller ones by content.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(checkpoint.iterdir()):
+        if path.is_file():
+            facts = path.stat()
+            large = facts.st_size > LARGE_FILE
+            mark = str((facts.st_size, facts.st_mtime_ns)) if large else data_hash(path)
+            digest.update(f"{path.name} {mark}\n".encode())
+    return digest.hexdigest()[:16]
 
 
 def refuse_training_files(files: Iterable[DataFile], checkpoint: Path) -> None:
