@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -54,7 +55,7 @@ class Arithmetic:
         self.info = info
         self.gate = threading.Event()
         self.gate.set()
-        self.scored: list[str] = []
+        self.scored: deque[str] = deque(maxlen=1000)
 
     def encode(self, record: Record, options: EncodeOptions = DEFAULT_OPTIONS) -> Encoded:
         if record.images and not self.info.images:
@@ -85,7 +86,7 @@ class Arithmetic:
 
     def score(self, encodings: Sequence[Encoded]) -> list[Logits]:
         assert self.gate.wait(20)
-        self.scored += [encoding.texts[0] for encoding in encodings]
+        self.scored.extend(encoding.texts[0] for encoding in encodings)
         if any("boom" in text for encoding in encodings for text in encoding.texts):
             raise RuntimeError("out of memory")
         return [

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from tests.server.serving import INFO, Arithmetic
 
 from dicast.engine import Engine
 from dicast.errors import CheckpointError, DeadlineExceededError, ModelNotFoundError, OverloadedError
-from dicast.server.models import ModelRegistry, weight_bytes
+from dicast.server.models import ModelRegistry, file_bytes, weight_bytes
 from dicast.server.settings import ModelSpec
 
 SPECS = tuple(ModelSpec(name, name) for name in "abc")
@@ -67,6 +68,32 @@ def test_the_least_recently_used_idle_model_leaves() -> None:
     assert loader.loads == ["a", "b", "c"]
 
 
+def test_room_is_made_before_a_model_is_loaded(tmp_path: Path) -> None:
+    async def use(registry: ModelRegistry) -> None:
+        await touch(registry, "a")
+        await touch(registry, "b")
+        async with registry.lease(ModelSpec("d", str(tmp_path)), 10):
+            assert seen == [["b"]]
+        assert registry.ready
+
+    class Watching(Loader):
+        def __call__(self, spec: ModelSpec) -> Engine:
+            if spec.name == "d":
+                seen.append([model.name for model in registries[0].loaded])
+            return super().__call__(spec)
+
+    async def noted(registry: ModelRegistry) -> None:
+        registries.append(registry)
+        await use(registry)
+
+    (tmp_path / "model.safetensors").write_bytes(bytes(4000))
+    (tmp_path / "tokenizer.json").write_bytes(bytes(9000))
+    seen: list[list[str]] = []
+    registries: list[ModelRegistry] = []
+    run(noted, Watching(), memory=9000)
+    assert (file_bytes(str(tmp_path)), file_bytes("no/folder"), file_bytes(None)) == (4000, 0, 0)
+
+
 def test_a_model_in_use_stays_and_the_next_is_told_to_come_back() -> None:
     async def use(registry: ModelRegistry) -> None:
         async with registry.lease(SPECS[0], 10):
@@ -109,7 +136,7 @@ def test_names() -> None:
     assert registry.resolve("clef") == registry.default
     assert registry.resolve("gpt-6-luna", decisions=True) == registry.default
     assert registry.resolve("z") == ModelSpec("", "z")
-    for name in ("jev", "gpt-6-luna", "x/y", "A"):
+    for name in ("jev", "Jev-latest", "gpt-6-luna", "x/y", "A"):
         with pytest.raises(ModelNotFoundError, match="a, clef-flash, z"):
             registry.resolve(name)
     asyncio.run(registry.close())

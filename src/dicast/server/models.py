@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from dicast.engine import Engine
 from dicast.errors import DeadlineExceededError, EngineClosedError, ModelNotFoundError, OverloadedError
@@ -24,13 +25,14 @@ from dicast.server.settings import ModelSpec
 
 log = logging.getLogger("dicast.server")
 
-ALIASES = re.compile(r"~?(?:[\w.@-]+/)*(?:jev-[\w.-]+|clef[\w.-]*|dicast-[\w.-]+)", re.ASCII | re.IGNORECASE)
+ALIASES = re.compile(r"~?(?:[\w.@-]+/)*(?:jev-[\w.-]+|clef[\w.-]*|dicast-[\w.-]+)", re.ASCII)
 """Names that mean the default model; gateways put a vendor in front, as in ``typesafe/jev-1.13``."""
 DECISIONS_ALIASES = re.compile(r"gpt-6-luna(?:-[\w.-]+)?", re.ASCII)
 """Names that mean the default model on the Decisions route only."""
 LISTED_ALIAS = "jev-latest"
 """The alias that the models listing shows: the official clients' default."""
 DTYPE_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "int8": 1.0, "int4": 0.5}
+WEIGHT_FILES = (".safetensors", ".onnx")
 BUSY_RETRY_MS = 1000
 CLOSE_SECONDS = 5.0
 """Longest wait for an engine's worker to end when the server stops."""
@@ -85,6 +87,7 @@ class ModelRegistry:
         self._loaded: dict[ModelSpec, Loaded] = {}
         self._loading: dict[ModelSpec, asyncio.Task[Loaded]] = {}
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="dicast-load")
+        self._began = False
         self._closed = False
 
     @property
@@ -94,8 +97,8 @@ class ModelRegistry:
 
     @property
     def ready(self) -> bool:
-        """Whether the default model is loaded and warm."""
-        return self.default in self._loaded and not self._closed
+        """Whether the default model has been loaded and warmed up; it may have made room for another since."""
+        return self._began and not self._closed
 
     @property
     def loaded(self) -> tuple[Loaded, ...]:
@@ -184,6 +187,7 @@ class ModelRegistry:
 
     async def _load_now(self, spec: ModelSpec) -> Loaded:
         started = time.monotonic()
+        self._make_room(file_bytes(spec.path))
         loop = asyncio.get_running_loop()
         engine = await loop.run_in_executor(self._threads, self._load, spec)
         info = engine.model.info
@@ -194,6 +198,7 @@ class ModelRegistry:
             engine.close(drain=False)
             raise
         self._loaded[spec] = model
+        self._began = self._began or spec == self.default
         log.info(
             "model loaded",
             extra={
@@ -227,3 +232,10 @@ def weight_bytes(info: ModelInfo) -> int:
     """Bytes of a model's weights, from its parameter counts and dtype."""
     per_parameter = next((size for name, size in DTYPE_BYTES.items() if name in info.dtype), 4.0)
     return int(sum(info.parameters.values()) * per_parameter)
+
+
+def file_bytes(path: str | None) -> int:
+    """Bytes of the weight files in a checkpoint folder: what a model will need, before it is loaded; 0 if not known."""
+    if path is None or not Path(path).is_dir():
+        return 0
+    return sum(file.stat().st_size for file in Path(path).iterdir() if file.suffix in WEIGHT_FILES)
