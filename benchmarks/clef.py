@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.checkpoints import HUNDRED_MILLION, checkpoint
-from benchmarks.measure import Row, compare, row, timed
+from benchmarks.checkpoints import HUNDRED_MILLION, Shape, checkpoint
+from benchmarks.measure import Row, Time, compare, row, timed
 from dicast.checkpoints import load_model
 from dicast.model import DecisionModel
 
@@ -42,14 +42,15 @@ TOLERANCE = 2e-3
 class Sides:
     """Both implementations on one checkpoint."""
 
-    def __init__(self, rounds: int, *, reuse_bytes: int | None = None) -> None:
+    def __init__(self, rounds: int, shape: Shape) -> None:
         from clef_finetune._vendor import joint_schema_model as reference
 
-        folder = checkpoint(HUNDRED_MILLION)
+        folder = checkpoint(shape)
         self.rounds = rounds
         self.reference = reference
         self.theirs, self.processor = reference.load_release_model(folder, device="cpu", dtype=torch.float32)
         self.ours = DecisionModel(load_model(folder, device="cpu", dtype="float32", vision=False))
+        self.section = f"whole model of {self.ours.info.parameters['backbone'] / 1e6:.0f}M"
 
     def ask_theirs(self, request: Mapping[str, Any]) -> Any:
         return self.reference.systemone(self.theirs, self.processor, {"model": "clef", **request})
@@ -83,9 +84,9 @@ def text(words: int, seed: int) -> str:
     return " ".join(rng.choice(WORDS) for _ in range(words))
 
 
-def rows(rounds: int) -> Iterator[Row]:
+def rows(rounds: int, shape: Shape = HUNDRED_MILLION) -> Iterator[Row]:
     """Single records, a mixed batch, questions one by one."""
-    sides = Sides(rounds)
+    sides = Sides(rounds, shape)
     for words in (5, 100):
         yield _single(sides, words)
     yield _batch(sides)
@@ -101,7 +102,7 @@ def _single(sides: Sides, words: int) -> Row:
         sides.ask_ours(request)
 
     return compare(
-        "whole model",
+        sides.section,
         f"one record of {tokens} tokens",
         {"dicast": ours, "reference": lambda: sides.ask_theirs(request)},
         rounds=sides.rounds,
@@ -122,7 +123,7 @@ def _batch(sides: Sides) -> Row:
     decided = sides.ours.decide_batch(requests)
     lengths = [decision.usage.input_tokens for decision in decided]
     return compare(
-        "whole model",
+        sides.section,
         f"16 records of {min(lengths)} to {max(lengths)} tokens",
         {
             "dicast": ours,
@@ -143,16 +144,16 @@ def _one_by_one(sides: Sides) -> Row:
     requests = [{"state": state, "questions": {key: question}} for key, question in ONE_BY_ONE.items()]
     tokens = sides.ask_ours(requests[0]).usage.input_tokens
     difference = sides.difference(requests[0])
-    seconds: dict[str, list[float]] = {"dicast": [], "reference": []}
+    times: dict[str, list[Time]] = {"dicast": [], "reference": []}
     for number in range(sides.rounds):
         sides.forget()
-        seconds["dicast"].append(timed(lambda: [sides.ask_ours(request) for request in requests]))
+        times["dicast"].append(timed(lambda: [sides.ask_ours(request) for request in requests]))
         one = requests[number % len(requests)]
-        seconds["reference"].append(len(requests) * timed(lambda one=one: sides.ask_theirs(one)))
+        times["reference"].append(timed(lambda one=one: sides.ask_theirs(one)).times(len(requests)))
     return row(
-        "whole model",
+        sides.section,
         f"8 questions one by one about one state, {tokens} tokens each",
-        seconds,
+        times,
         target=5.0,
         difference=difference,
         tolerance=TOLERANCE,

@@ -151,6 +151,7 @@ def _cold_start(rounds: int) -> Row:
         {name: lambda name=name: start(name) for name in COLD},
         rounds=rounds,
     )
+    row.processor, row.processor_ratios = {}, {}  # the work is done by other processes
     row.facts = {f"peak memory MiB, {name}": round(statistics.median(p) / 2**20, 1) for name, p in peaks.items()}
     return row
 

@@ -1,7 +1,8 @@
 """Timing side by side: every contender once per round, in turn, so that a busy machine slows all of them alike.
 
-The median over the rounds stands for a contender; a ratio is the median of the rounds' own ratios. Nothing here fails
-on noise: the spread is written down beside the median.
+The median over the rounds stands for a contender; a ratio is the median of the rounds' own ratios. Beside the time on
+the clock stands the processor time of this process, in which other programs on the machine have no part: on a busy
+machine its ratios are the ones to trust. Nothing here fails on noise: every single measurement is written down.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, NamedTuple
 
 Contender = Callable[[], Any]
 PACKAGES = ("dicast", "torch", "transformers", "onnxruntime", "numpy", "clef-finetune", "sparrow-decider")
@@ -26,7 +27,9 @@ class Row:
     Attributes:
         section, name: what was measured.
         seconds: contender -> seconds per round, in rounds' order; the first contender is ours.
-        ratios: other contender -> how many times quicker ours was, median over rounds.
+        processor: contender -> processor seconds per round, over all threads; empty where work runs in other processes.
+        ratios: other contender -> how many times quicker ours was on the clock, median over rounds.
+        processor_ratios: the same in processor time.
         target: ratio that was aimed at, if any.
         difference: largest difference of an answer to the other implementation's, in `unit`.
         tolerance: largest difference that counts as equal.
@@ -38,7 +41,9 @@ class Row:
     section: str
     name: str
     seconds: dict[str, list[float]]
+    processor: dict[str, list[float]] = field(default_factory=dict)
     ratios: dict[str, float] = field(default_factory=dict)
+    processor_ratios: dict[str, float] = field(default_factory=dict)
     target: float | None = None
     difference: float | None = None
     tolerance: float | None = None
@@ -67,27 +72,50 @@ def compare(section: str, name: str, contenders: Mapping[str, Contender], *, rou
     """
     for contender in contenders.values():
         contender()
-    seconds: dict[str, list[float]] = {label: [] for label in contenders}
+    times: dict[str, list[Time]] = {label: [] for label in contenders}
     for _ in range(rounds):
         for label, contender in contenders.items():
-            seconds[label].append(timed(contender))
-    return row(section, name, seconds, **facts)
+            times[label].append(timed(contender))
+    return row(section, name, times, **facts)
 
 
-def row(section: str, name: str, seconds: dict[str, list[float]], **facts: Any) -> Row:
-    """A row from seconds per round."""
-    ours, *others = seconds
-    ratios = {
-        other: statistics.median(b / a for a, b in zip(seconds[ours], seconds[other], strict=True)) for other in others
-    }
-    return Row(section, name, seconds, ratios, **facts)
+def row(section: str, name: str, times: Mapping[str, Sequence[Time]], **facts: Any) -> Row:
+    """A row from the times per round; the first contender is ours."""
+    seconds = {label: [time.clock for time in taken] for label, taken in times.items()}
+    processor = {label: [time.processor for time in taken] for label, taken in times.items()}
+    return Row(section, name, seconds, processor, _ratios(seconds), _ratios(processor), **facts)
 
 
-def timed(call: Contender) -> float:
-    """Seconds that a call takes."""
-    began = time.perf_counter()
+class Time(NamedTuple):
+    """What one call took.
+
+    Attributes:
+        clock: seconds that passed.
+        processor: seconds of processor time, over all threads of this process.
+    """
+
+    clock: float
+    processor: float
+
+    def times(self, factor: float) -> Time:
+        """So many times as long."""
+        return Time(factor * self.clock, factor * self.processor)
+
+
+def timed(call: Contender) -> Time:
+    """What a call takes."""
+    clock, processor = time.perf_counter(), time.process_time()
     call()
-    return time.perf_counter() - began
+    return Time(time.perf_counter() - clock, time.process_time() - processor)
+
+
+def _ratios(seconds: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    ours, *others = seconds
+    return {
+        other: statistics.median(b / a for a, b in zip(seconds[ours], seconds[other], strict=True))
+        for other in others
+        if min(seconds[ours]) > 0
+    }
 
 
 def machine() -> dict[str, Any]:
@@ -110,8 +138,8 @@ def markdown(rows: Sequence[Row], facts: Mapping[str, Any]) -> str:
         f"{facts['load_before'][0]} when it began; torch {facts['packages']['torch']}, "
         f"transformers {facts['packages']['transformers']}, onnxruntime {facts['packages']['onnxruntime']}.",
         "",
-        "| what | ours | others | times quicker (target) | largest difference (tolerance) | rounds |",
-        "|---|---|---|---|---|---|",
+        "| what | ours | others | times quicker (target) | by processor time | difference (tolerance) | rounds |",
+        "|---|---|---|---|---|---|---|",
     ]
     return "\n".join([*lines, *map(_line, rows), *_notes(rows)]) + "\n"
 
@@ -119,12 +147,16 @@ def markdown(rows: Sequence[Row], facts: Mapping[str, Any]) -> str:
 def _line(item: Row) -> str:
     ours, *others = item.medians
     aim = f" ({item.target:g})" if item.target else ""
-    ratios = "; ".join(f"{name} {ratio:.2f}" for name, ratio in item.ratios.items())
+    ratios, processor = (
+        "; ".join(f"{name} {ratio:.2f}" for name, ratio in values.items())
+        for values in (item.ratios, item.processor_ratios)
+    )
     equal = "" if item.difference is None else f"{item.difference:.1e} {item.unit} ({item.tolerance:.0e})"
     shown = "; ".join(f"{name} {_time(item.medians[name])}" for name in others)
     rounds = len(item.seconds[ours])
     return (
-        f"| {item.section}: {item.name} | {_time(item.medians[ours])} | {shown} | {ratios}{aim} | {equal} | {rounds} |"
+        f"| {item.section}: {item.name} | {_time(item.medians[ours])} | {shown} | {ratios}{aim} | {processor} | "
+        f"{equal} | {rounds} |"
     )
 
 

@@ -1,6 +1,6 @@
 """`python -m benchmarks.run`: every comparison in turn; writes benchmarks/results/<name>.json and .md.
 
-    --sections head,clef,embedded,server     which to run (all)
+    --sections head,clef,embedded     which to run (these; also clef_small, and server has a command of its own)
     --rounds 5                               times that each contender runs
     --name local                             name of the result files
 
@@ -20,7 +20,7 @@ from pathlib import Path
 
 from benchmarks.measure import Row, machine, markdown
 
-SECTIONS = ("head", "clef", "embedded", "server")
+SECTIONS = ("head", "clef", "embedded")
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for row in import_module(f"benchmarks.{section}").rows(asked.rounds):
                 rows.append(row)
                 _write(asked.name, rows, facts, left_out)
-                print(f"{time.strftime('%H:%M:%S')} {row.section}: {row.name}: {row.medians} {row.ratios}", flush=True)
+                print(f"{time.strftime('%H:%M:%S')} {row.section}: {row.name}: {row.processor_ratios}", flush=True)
         except ImportError as error:
             left_out[section] = str(error)
             print(f"{section} is left out: {error}", flush=True)

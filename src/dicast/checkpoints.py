@@ -57,6 +57,8 @@ def load_model(
     threads: int | None = None,
     reuse_bytes: int | None = None,
     quantize: Literal["int8", "int4"] | None = None,
+    cuda_graphs: bool = False,
+    compiled: bool = False,
     **backbone: Any,
 ) -> Model:
     """Load a model from the package, a folder or the Hugging Face hub.
@@ -74,6 +76,8 @@ def load_model(
         reuse_bytes: most bytes that a Clef model keeps of states it has read, so that further questions about them are
             quick; 0 keeps nothing between calls, None chooses 1 GiB on a CPU and 4 GiB elsewhere.
         quantize: weight-only quantisation of a Clef backbone (see :mod:`dicast.models.quantize`).
+        cuda_graphs: read single short records through CUDA graphs (see :mod:`dicast.models.graphs`).
+        compiled: compile the decoder layers with `torch.compile`; the first records of a new shape then take minutes.
         **backbone: passed on to transformers' `from_pretrained` for Clef checkpoints.
 
     Raises:
@@ -98,6 +102,8 @@ def load_model(
         reuse=True,
         reuse_bytes=reuse_bytes,
         quantize=quantize,
+        cuda_graphs=cuda_graphs,
+        compiled=compiled,
         **backbone,
     )
 
@@ -196,6 +202,8 @@ def load_clef(
     reuse: bool = False,
     reuse_bytes: int | None = None,
     quantize: Literal["int8", "int4"] | None = None,
+    cuda_graphs: bool = False,
+    compiled: bool = False,
     **backbone: Any,
 ) -> ClefModel:
     """Load a checkpoint in the Clef release layout; see :func:`load_model` for the arguments.
@@ -206,7 +214,6 @@ def load_clef(
     from dicast.models.clef import ClefModel, ClefNetwork
     from dicast.models.clef_reuse import reuse_for
     from dicast.models.devices import DTYPES, kernels, resolve_device, resolve_dtype
-    from dicast.models.quantize import quantise
     from dicast.models.qwen import load_backbone
     from dicast.models.qwen_media import load_media_reader
 
@@ -231,17 +238,34 @@ def load_clef(
         licence=card_licence(folder),
         details=kernels(where, body.text.config._attn_implementation) | ({"weights": quantize} if quantize else {}),
     )
-    if quantize:
-        quantise(body, quantize)
+    network = ClefNetwork(body, head)
+    _tune(network, quantize=quantize, cuda_graphs=cuda_graphs, compiled=compiled)
     encoder = ClefEncoder(tokenizer, max_length=max_length, media=media)
     return ClefModel(
-        ClefNetwork(body, head),
+        network,
         encoder,
         info,
         pad_id=_pad_id(folder, tokenizer),
         folder=folder,
         reuse=reuse_for(str(where), reuse_bytes) if reuse else None,
     )
+
+
+def _tune(network: Any, *, quantize: Literal["int8", "int4"] | None, cuda_graphs: bool, compiled: bool) -> None:
+    """Apply the options that trade something for speed or memory."""
+    from dicast.models.graphs import ShortRecords
+    from dicast.models.quantize import quantise
+
+    device = network.backbone.device
+    if cuda_graphs and device.type != "cuda":
+        raise ConfigError(f"CUDA graphs need a CUDA device, not {device}", field="cuda_graphs", seen=str(device))
+    if quantize:
+        quantise(network.backbone, quantize)
+    if compiled:
+        for layer in network.backbone.text.layers:
+            layer.compile(dynamic=True)
+    if cuda_graphs:
+        network.short = ShortRecords(network.backbone)
 
 
 def load_head(folder: Path, *, hidden_size: int | None = None) -> Any:

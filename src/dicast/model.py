@@ -6,7 +6,7 @@ logic of its own beyond that.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,9 @@ from dicast.engine.batches import limits_for
 from dicast.engine.scoring import answer, prepare, score_all
 from dicast.models.base import EncodeOptions, Model, ModelInfo, Truncation
 from dicast.records import JSON, Decision, Record, as_questions, check_limits
+
+WINDOW = 2048
+"""Records that :meth:`DecisionModel.decide_batch` holds encoded at once, and sorts by length."""
 
 
 class DecisionModel:
@@ -104,19 +107,24 @@ class DecisionModel:
             EngineError: the model failed on a record.
         """
         checked = [check_limits(as_record(record)) for record in records]
-        prepared = [prepare(self.model, record, options or EncodeOptions(), isolate=isolate) for record in checked]
+        asked = options or EncodeOptions()
+        decisions: list[Decision[Any]] = []
+        for start in range(0, len(checked), WINDOW):
+            decisions += self._decide(checked[start : start + WINDOW], asked, isolate)
+        return decisions
+
+    def _decide(self, records: Sequence[Record], options: EncodeOptions, isolate: bool) -> Iterator[Decision[Any]]:
+        prepared = [prepare(self.model, record, options, isolate=isolate) for record in records]
         parts = [part for item in prepared for part in item.parts]
         outcomes = iter(score_all(self.model, parts, limits_for(self.info)))
-        return [
-            answer(
+        for item in prepared:
+            yield answer(
                 item,
                 [next(outcomes) for _ in item.parts],
                 calibration=self.calibration,
                 model=self.info.name,
                 confidence=self.confidence,
             )
-            for item in prepared
-        ]
 
     def logits(
         self, record: Record | Mapping[str, Any], *, options: EncodeOptions | None = None

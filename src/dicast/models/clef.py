@@ -21,6 +21,7 @@ from dicast.engine.batches import BatchLimits, form_batches
 from dicast.errors import CapabilityError
 from dicast.models.base import DEFAULT_OPTIONS, EncodeOptions, Logits, ModelInfo, Scored
 from dicast.models.clef_reuse import ReuseOptions, StateReuse
+from dicast.models.graphs import ShortRecords
 from dicast.models.head import AttentionForm, HeadInputs, JointSchemaHead
 from dicast.models.qwen import QwenBackbone
 from dicast.records import Record
@@ -32,17 +33,26 @@ class ClefNetwork(nn.Module):
     Args:
         backbone: gives hidden states and lexical rows.
         head: in float32 by default, whatever the backbone's dtype.
+
+    Set `short` to read single short text records through CUDA graphs.
     """
 
     def __init__(self, backbone: QwenBackbone, head: JointSchemaHead) -> None:
         super().__init__()
         self.backbone = backbone
         self.head = head
+        self.short: ShortRecords | None = None
 
     def forward(self, batch: Batch, form: AttentionForm = "auto") -> Tensor:
         """Logits ``[B, O]`` of a batch; padded options carry no meaning."""
-        logits: Tensor = self.head(self.head_inputs(batch, self.backbone(batch)), form)
+        logits: Tensor = self.head(self.head_inputs(batch, self._hidden(batch)), form)
         return logits
+
+    def _hidden(self, batch: Batch) -> Tensor:
+        if self.short and not batch.media and self.short.fits(*batch.ids.shape):
+            return self.short.hidden(_to(batch.ids, self.backbone.device))
+        hidden: Tensor = self.backbone(batch)
+        return hidden
 
     def head_inputs(self, batch: Batch, hidden: Tensor, prefix: Tensor | None = None) -> HeadInputs:
         """Pool the spans of hidden states ``[B, L, H]`` for the head.
