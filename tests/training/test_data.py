@@ -147,6 +147,15 @@ def test_a_table_becomes_one_choice_over_all_labels(tmp_path: Path) -> None:
         list(csv_rows(io.StringIO("a,b\n1,2\n")))
 
 
+def test_a_table_to_measure_on_has_the_options_of_the_one_to_learn_from(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("text,label\na,x\nb,y\n")
+    (tmp_path / "dev.csv").write_text("text,label\nc,y\n")
+    (example,) = read_examples(tmp_path / "dev.csv", columns={"labels_file": str(tmp_path / "train.csv")})
+    assert example.record.questions["label"].options == ("x", "y")
+    with pytest.raises(ConfigError, match="no setting lable"):
+        list(read_examples(tmp_path / "dev.csv", columns={"lable": "label"}))
+
+
 def test_a_row_can_be_written_and_read_again() -> None:
     example = parse_example(row(soft={"team": {"billing": 1, "sales": 1}}, rewards={"level": [0, 1, 2]}, weight=3))
     again = parse_example(json.loads(json.dumps(example_row(example))))

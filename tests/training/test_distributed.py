@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 from tests.training.test_loop import make_config, step_losses
 
 from dicast.errors import ConfigError
@@ -86,10 +88,15 @@ def test_a_sharded_backbone_follows_the_curve_of_one_process(tmp_path: Path) -> 
         "optimizer": {"lr": 1e-3, "head_lr": 1e-3},
     }
     train(make_config(tmp_path, **tables, run={"folder": str(tmp_path / "one"), "device": "cpu"}))
-    run_processes(make_config(tmp_path, **tables, distributed={"strategy": "fsdp2"}), 2, tmp_path)
+    config = make_config(tmp_path, **tables, distributed={"strategy": "fsdp2"})
+    run_processes(config, 2, tmp_path)
     one, two = step_losses(tmp_path / "one"), step_losses(tmp_path / "run")
     assert list(two.values()) == pytest.approx(list(one.values()), rel=1e-4)
-    assert (tmp_path / "run" / "model" / "model.safetensors").exists()
+    changed = load_file(tmp_path / "run" / "model" / "model.safetensors")
+    for name, value in load_file(tmp_path / "one" / "model" / "model.safetensors").items():
+        torch.testing.assert_close(changed[name], value, rtol=1e-3, atol=1e-5)
+    run_processes(config, 2, tmp_path)  # goes on from the finished state, which is sharded again
+    assert step_losses(tmp_path / "run") == two
 
 
 def test_sharding_needs_several_processes(tmp_path: Path) -> None:

@@ -37,10 +37,10 @@ class ToyBatch:
 
 
 class Toy(nn.Module):
-    def __init__(self, dropout: float) -> None:
+    def __init__(self, dropout: float, buckets: int = BUCKETS) -> None:
         super().__init__()
-        self.backbone = nn.Linear(BUCKETS, 16)
-        self.head = nn.Bilinear(16, BUCKETS, 1)
+        self.backbone = nn.Linear(buckets, 16)
+        self.head = nn.Bilinear(16, buckets, 1)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, batch: ToyBatch) -> PaddedLogits:
@@ -52,8 +52,9 @@ class Toy(nn.Module):
 class ToyTrainable:
     batch_cost = "padded"
 
-    def __init__(self, dropout: float = 0.0) -> None:
-        self.module = Toy(dropout)
+    def __init__(self, dropout: float = 0.0, buckets: int = BUCKETS) -> None:
+        self.module = Toy(dropout, buckets)
+        self._buckets = buckets
 
     def length(self, example: Example) -> int:
         return len(str(example.record.state).split()) + 1
@@ -65,17 +66,17 @@ class ToyTrainable:
         ]
         asked = [(row, one) for row, record in enumerate(questions) for one in record]
         width = max(len(one.options) for _, one in asked)
-        option = torch.zeros(len(asked), width, BUCKETS)
+        option = torch.zeros(len(asked), width, self._buckets)
         mask = torch.zeros(len(asked), width, dtype=torch.bool)
         for index, (row, one) in enumerate(asked):
-            criteria = examples[row].record.questions[one.id].criteria
+            question = examples[row].record.questions[one.id]
             for column, name in enumerate(one.options):
-                text = criteria.get(name) if isinstance(criteria, dict) else None
-                option[index, column] = bag(f"{name} {text or ''}")
+                text = question.criteria.get(name) if isinstance(question.criteria, dict) else None
+                option[index, column] = bag(f"{question.instructions} {name} {text or ''}", self._buckets)
                 mask[index, column] = True
         return ToyBatch(
             questions,
-            torch.stack([bag(str(example.record.state)) for example in examples]),
+            torch.stack([bag(str(example.record.state), self._buckets) for example in examples]),
             option,
             mask,
             torch.tensor([TYPES[one.type] for _, one in asked]),
@@ -93,15 +94,20 @@ class ToyTrainable:
         torch.save(self.module.state_dict(), folder / "toy.pt")
 
 
-def bag(text: str) -> Tensor:
-    vector = torch.zeros(BUCKETS)
+def bag(text: str, buckets: int = BUCKETS) -> Tensor:
+    vector = torch.zeros(buckets)
     for word in text.lower().replace("_", " ").split():
-        vector[zlib.crc32(word.encode()) % BUCKETS] += 1.0
+        vector[zlib.crc32(word.encode()) % buckets] += 1.0
     return vector
 
 
 def build(config: Config) -> ToyTrainable:
-    return ToyTrainable(float(config.model.options.get("dropout", 0.0)))
+    """A toy with the options dropout, buckets and state (a file of weights to start from)."""
+    options = config.model.options
+    toy = ToyTrainable(float(options.get("dropout", 0.0)), int(options.get("buckets", BUCKETS)))
+    if "state" in options:
+        toy.module.load_state_dict(torch.load(options["state"], weights_only=True))
+    return toy
 
 
 def build_slowly(config: Config) -> ToyTrainable:

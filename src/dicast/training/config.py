@@ -105,7 +105,9 @@ class SourceConfig:
     limit: int = key(0, "read only the first N examples; 0: all")
     loss_weight: float = key(1.0, "multiplies the weight of every example of the source")
     augment: bool = key(True, "whether [augment] applies to the source")
-    columns: dict[str, str] = key({}, "CSV only: text, label, question, instructions")
+    columns: dict[str, str] = key(
+        {}, "CSV only: text, label, question, instructions; labels_file: a table whose labels are options too"
+    )
 
 
 @dataclass(frozen=True)

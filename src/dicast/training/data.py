@@ -177,6 +177,7 @@ def csv_rows(
     label: str = "label",
     question: str = "label",
     instructions: str | None = None,
+    labels: Sequence[str] = (),
 ) -> Iterator[dict[str, Any]]:
     """Rows of a CSV table of texts and labels as records with one choice question over all labels of the table.
 
@@ -186,25 +187,29 @@ def csv_rows(
         label: column of the right answer.
         question: id of the question.
         instructions: what is asked.
+        labels: further options, e.g. the labels of the table that a model learned from.
 
     Raises:
         ConfigError: a column is missing or the table is empty.
     """
+    table = _table(lines, text, label)
+    options = sorted({answer for _, answer in table if answer} | set(labels))
+    if not options:
+        raise ConfigError(f"the column {label!r} holds no label", field="columns")
+    criteria = dict.fromkeys(options)
+    asked = {"type": "choice", "instructions": instructions or "Which label fits?", "criteria": criteria}
+    for state, answer in table:
+        yield {"state": state, "questions": {question: asked}, "gold": {question: answer} if answer else {}}
+
+
+def _table(lines: IO[str], text: str, label: str) -> list[tuple[str, str]]:
     reader = csv.DictReader(lines)
     header = reader.fieldnames or []
     for column in (text, label):
         if column not in header:
-            raise ConfigError(
-                f"no column {column!r} in the table, which has {', '.join(header) or 'no header'}", field="columns"
-            )
-    table = [(row[text] or "", (row[label] or "").strip()) for row in reader]
-    labels = sorted({answer for _, answer in table if answer})
-    if not labels:
-        raise ConfigError(f"the column {label!r} holds no label", field="columns")
-    criteria = dict.fromkeys(labels)
-    asked = {"type": "choice", "instructions": instructions or "Which label fits?", "criteria": criteria}
-    for state, answer in table:
-        yield {"state": state, "questions": {question: asked}, "gold": {question: answer} if answer else {}}
+            has = ", ".join(header) or "no header"
+            raise ConfigError(f"no column {column!r} in the table, which has {has}", field="columns")
+    return [(row[text] or "", (row[label] or "").strip()) for row in reader]
 
 
 def example_row(example: Example) -> dict[str, Any]:
@@ -218,8 +223,9 @@ def example_row(example: Example) -> dict[str, Any]:
     for key in ("soft", "rewards", "meta"):
         if value := getattr(example, key):
             row[key] = value
-    if example.record.has_media:
-        row["media"] = [len(example.record.images), len(example.record.videos)]
+    for key in ("images", "videos"):
+        if sources := getattr(example.record, key):
+            row[key] = [source if isinstance(source, str) else type(source).__name__ for source in sources]
     return row | {"weight": example.weight, "source": example.source, "place": example.place}
 
 
@@ -341,6 +347,8 @@ def _media(values: Any, base: Path | None, field: str) -> tuple[Any, ...]:
 
 
 def _absolute(value: Any, base: Path | None) -> Any:
+    if isinstance(value, Mapping) and isinstance(value.get("bytes"), bytes):  # as image columns of data sets are stored
+        return value["bytes"]
     if isinstance(value, str) and base is not None and not value.startswith(("data:", "http:", "https:", "/")):
         return str(base / value)
     return value
@@ -357,11 +365,22 @@ def _rows(path: str, split: str, columns: Mapping[str, str] | None) -> Iterator[
     if kind == "parquet":
         yield from _parquet_rows(file)
     elif kind == "csv":
-        with open_text(file) as lines:
-            for number, row in enumerate(csv_rows(lines, **dict(columns or {})), start=2):
-                yield f"{path}:{number}", row
+        yield from _csv_rows(file, dict(columns or {}))
     else:
         yield from _json_rows(file)
+
+
+def _csv_rows(file: Path, columns: dict[str, str]) -> Iterator[tuple[str, Any]]:
+    labels: list[str] = []
+    if other := columns.pop("labels_file", ""):
+        with open_text(Path(other)) as lines:
+            labels = [answer for _, answer in _table(lines, columns.get("text", "text"), columns.get("label", "label"))]
+    unknown = sorted(set(columns) - {"text", "label", "question", "instructions"})
+    if unknown:
+        raise ConfigError(f"a table has no setting {', '.join(unknown)}", field="columns")
+    with open_text(file) as lines:
+        for number, row in enumerate(csv_rows(lines, **columns, labels=[one for one in labels if one]), start=2):
+            yield f"{file}:{number}", row
 
 
 def _json_rows(file: Path) -> Iterator[tuple[str, Any]]:

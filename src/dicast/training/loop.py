@@ -127,6 +127,7 @@ class Trainer:
         self._step = 0
         self._best: tuple[float, int] | None = None
         self._stale = 0
+        self._measured_at = -1
         self._dev_metrics: dict[str, float] = {}
         self._before = 0.0
         self._began = self._saved_at = time.monotonic()
@@ -145,7 +146,7 @@ class Trainer:
             losses.append(self._take(step, micro_batches))
             self._step = step.number + 1
             last = self._step == self.plan.total
-            if self._dev_batches and (last or self._step % self.config.dev.every_steps == 0):
+            if self._dev_batches and self._step % self.config.dev.every_steps == 0:
                 self._evaluate()
             if self._should_stop_early():
                 reason = "early stop"
@@ -155,25 +156,20 @@ class Trainer:
                 self.save()
             if reason != "finished":
                 break
-        if reason == "time is up" and self._dev_batches:
+        if self._dev_batches and self._measured_at != self._step:
             self._evaluate()
         self._restore_best()
         return Outcome(self._step, reason, self._dev_metrics, self._best, self._elapsed(), losses)
 
-    def evaluate(self, examples: Sequence[Example] | None = None) -> list[measure.Row]:
+    def evaluate(self) -> list[measure.Row]:
         """Measure on the dev examples with the weights in place; rows of all processes, the same everywhere."""
-        shown = self._dev if examples is None else examples
-        if examples is None:
-            batches = self._dev_batches
-        else:
-            lengths = [self.model.length(example) for example in shown]
-            batches = dev_batches(lengths, self.config.batch, self.model.batch_cost) if shown else []
+        batches = self._dev_batches
         rows: list[measure.Row] = []
         self.model.module.eval()
         # Every process runs the same number of batches, since a sharded model computes in step.
         for first in range(0, len(batches), self.world.size):
             mine = min(first + self.world.rank, len(batches) - 1)
-            measured = self._measure([shown[index] for index in batches[mine]], batches[mine])
+            measured = self._measure([self._dev[index] for index in batches[mine]], batches[mine])
             if first + self.world.rank < len(batches):
                 rows += measured
         self.model.module.train()
@@ -357,6 +353,7 @@ class Trainer:
         return rows
 
     def _evaluate(self) -> None:
+        self._measured_at = self._step
         with self.weights.averaged():
             rows = self.evaluate()
             self._dev_metrics = measure.summarise(rows)

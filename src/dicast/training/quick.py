@@ -52,10 +52,11 @@ def quick_config(
     plain = {name: dict(table) for name, table in (SEGMENTS if kind_of(place) == "segments" else CLEF).items()}
     columns = {"text": text, "label": label} | ({"instructions": instructions} if instructions else {})
     table = {"columns": columns} if ".csv" in Path(data).suffixes else {}
+    measured = {"columns": columns | {"labels_file": data}} if table and ".csv" in Path(dev).suffixes else {}
     plain["model"]["start"] = start
     plain["run"] = {"name": Path(folder).name, "folder": folder}
     plain["data"] = {"train": [{"path": data} | table], "group_by": "source"}
-    plain["data"] |= {"dev": [{"path": dev} | table]} if dev else {"dev_share": DEV_SHARE}
+    plain["data"] |= {"dev": [{"path": dev} | measured]} if dev else {"dev_share": DEV_SHARE}
     plain["schedule"] = {"epochs": epochs}
     plain["dev"] = {"metric": "loss", "every_steps": 50}
     return config_from(plain)
