@@ -110,8 +110,9 @@ def _confine(memory: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     resource.setrlimit(resource.RLIMIT_NOFILE, (_OPEN_FILES, _OPEN_FILES))
-    size = _address_space() + memory
-    resource.setrlimit(resource.RLIMIT_AS, (size, size))
+    used = _address_space()
+    if used:  # elsewhere than on Linux the limit is not enforced, and setting it may fail
+        resource.setrlimit(resource.RLIMIT_AS, (used + memory, used + memory))
 
 
 def _address_space() -> int:
