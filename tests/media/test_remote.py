@@ -223,12 +223,14 @@ def test_other_answers(site: Any) -> None:
     assert get(site, "/empty") == b""  # refused by whoever reads the bytes
 
 
-def test_a_peer_that_trickles_is_cut_off(site: Any) -> None:
+@pytest.mark.parametrize("announced", [True, False])
+def test_a_peer_that_trickles_is_cut_off(site: Any, announced: bool) -> None:
     released = threading.Event()
 
     def trickle(s: Site) -> None:
         s.send_response(200)
-        s.send_header("Content-Length", "1000")
+        if announced:
+            s.send_header("Content-Length", "1000")
         s.end_headers()
         for _ in range(200):
             if released.is_set():

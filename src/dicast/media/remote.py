@@ -138,7 +138,10 @@ def _get(
         with connection.getresponse() as response:
             if response.status != 200:
                 return response.status, response.getheader("Location"), b""
-            return 200, None, _read(response, name, limit)
+            body = _read(response, name, limit)
+        if time.monotonic() >= deadline:  # cut off by the timer, which looks like a body's end
+            raise TimeoutError
+        return 200, None, body
     except MediaError:
         raise
     except (OSError, http.client.HTTPException, ValueError) as error:
@@ -183,6 +186,7 @@ def _connect(
             continue
         connection = http.client.HTTPConnection(host, port, timeout=left)
         connection.sock = sock
+        connection.auto_open = 0  # a second connection would look the name up again
         return connection
     refuse(name, f"{host} cannot be reached: {type(problem).__name__ if problem else 'out of time'}")
 
