@@ -189,6 +189,41 @@ def process(*arguments: str) -> Iterator[Process]:
         child.stderr.close()
 
 
+class TestConnections:
+    def exchange(self, alive: Running, *pieces: bytes) -> bytes:
+        """Send pieces until the server has had enough, and read what it says."""
+        host, port = alive.url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=20) as connection:
+            try:
+                for piece in pieces:
+                    connection.sendall(piece)
+                return connection.recv(65536)
+            except ConnectionError:
+                return b"closed"
+
+    def test_headers_that_never_end_are_refused(self) -> None:
+        with running() as alive:
+            start = b"GET /health HTTP/1.1\r\nHost: x\r\n"
+            for endless in (b"X-Long: " + b"x" * 60_000, b"X: " + b"y" * 1000 + b"\r\n"):
+                pieces = (endless if number == 0 or endless.endswith(b"\n") else b"x" * 60_000 for number in range(300))
+                answer = self.exchange(alive, start, *pieces)
+                assert answer == b"closed" or answer.startswith(b"HTTP/1.1 400")
+            assert alive.client.get("/health").status_code == 200
+
+    def test_long_headers_that_end_and_several_requests_on_one_connection_are_fine(self) -> None:
+        with running() as alive:
+            one = b"GET /health HTTP/1.1\r\nHost: x\r\nX-Long: " + b"x" * 30_000 + b"\r\n\r\n"
+            assert self.exchange(alive, one).startswith(b"HTTP/1.1 200")
+            for _ in range(5):
+                assert alive.client.get("/health", headers={"x-long": "x" * 30_000}).status_code == 200
+
+    def test_what_is_not_http_is_refused(self) -> None:
+        with running() as alive:
+            for junk in (b"\x16\x03\x01\x02\x00" * 20, b"HELLO\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n"):
+                answer = self.exchange(alive, junk)
+                assert answer == b"" or b" 400 " in answer or answer == b"closed"
+
+
 class TestSignals:
     def test_sigterm_finishes_what_is_in_flight_and_exits_0(self) -> None:
         with process("fake") as server, ThreadPoolExecutor(1) as pool:

@@ -26,6 +26,7 @@ from dicast.server.limits import CallerLimits
 from dicast.server.logs import configure
 from dicast.server.metrics import Metrics
 from dicast.server.models import ModelRegistry
+from dicast.server.protocol import http_protocol
 from dicast.server.services import Services
 from dicast.server.settings import ModelSpec, Settings
 
@@ -164,6 +165,7 @@ class Server(uvicorn.Server):
 def _uvicorn_config(app: App, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
         app,
+        http=http_protocol(),
         log_config=None,
         access_log=False,
         lifespan="on",
