@@ -130,6 +130,16 @@ def test_a_bare_choice_is_marked() -> None:
     assert reply.bare == ("team",)
 
 
+def test_abstention_of_a_dicast_server_is_read() -> None:
+    extra = {
+        "answers": {"team": {"accepted": False, "prediction_set": ["tech", "billing"], "entropy": 0.5}, "level": {}}
+    }
+    reply = read_reply(RECORD, BODY | {"x_dicast": extra}, 1.0)
+    assert reply.accepted == {"team": False}
+    assert reply.sets == {"team": ["tech", "billing"]}
+    assert read_reply(RECORD, BODY | {"x_dicast": {"cache": 1}}, 1.0).accepted == {}
+
+
 def test_busy_servers_are_asked_again_and_bad_requests_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
     monkeypatch.setattr(backends.time, "sleep", waits.append)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tests.evaluation.toys import DATA, Oracle, examples, oracle_for, toy
 
+from dicast.calibration import Calibration, ConformalQuantile, Provenance, Threshold
 from dicast.errors import ConfigError
 from dicast.evaluation.backends import LocalBackend
 from dicast.evaluation.data import find_files, read
@@ -84,6 +85,22 @@ def test_changed_data_is_refused(tmp_path: Path) -> None:
     evaluate(list(examples(4)), Oracle(), tmp_path, QUICK)
     with pytest.raises(ConfigError, match="belongs to another record"):
         evaluate(list(examples(9))[5:], Oracle(), tmp_path, QUICK)
+
+
+def test_thresholds_and_sets_of_the_checkpoint_are_measured(tmp_path: Path) -> None:
+    calibration = Calibration(
+        Provenance((), "0" * 64, 0, "2026-11-30", "test"),
+        thresholds=(Threshold("choice", None, 0.8, 0.05, 0.05, "clopper-pearson", 0.5, 100),),
+        conformal=(ConformalQuantile("choice", None, 2, None, "lac", 0.8, 0.1, 100),),
+    )
+    made = list(examples(60))
+    result = evaluate(made, LocalBackend(toy(calibration=calibration)), tmp_path, QUICK)
+    choices = result["slices"]["type=choice"]["metrics"]
+    assert 0 < choices["accepted"]["value"] < 1
+    assert 0 < choices["accepted_error"]["value"] < 1
+    assert 1 <= choices["set_size"]["value"] <= 3
+    assert choices["set_coverage"]["value"] > choices["accuracy"]["value"]
+    assert "accepted" not in result["slices"]["type=noul"]["metrics"]
 
 
 def test_slices(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ class Reply:
         error: why there is no answer at all; empty when there is one.
         bare: ids of questions answered without probabilities, which then stand for certainty.
         accepted: question id -> whether the model's own threshold accepted the answer, where it says so.
+        sets: question id -> the model's own prediction set, where it gives one.
     """
 
     probabilities: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -47,6 +48,7 @@ class Reply:
     error: str = ""
     bare: tuple[str, ...] = ()
     accepted: Mapping[str, bool] = field(default_factory=dict)
+    sets: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 class Backend(Protocol):
@@ -105,6 +107,7 @@ class LocalBackend:
                 ms,
                 decision.usage.input_tokens,
                 accepted={key: answer.accepted for key, answer in decision.items() if answer.accepted is not None},
+                sets={key: answer.prediction_set for key, answer in decision.items() if answer.prediction_set},
             )
             for decision in decisions
         ]
@@ -258,9 +261,10 @@ def read_reply(record: Record, body: Mapping[str, Any], ms: float) -> Reply:
             bare += [question_id] if certain else []
     usage = body.get("usage") or {}
     tokens = usage.get("input_tokens") if isinstance(usage, Mapping) else None
-    extra = body.get("x_dicast")
-    accepted = _accepted(extra if isinstance(extra, Mapping) else {})
-    return Reply(probabilities, ms, int(tokens) if tokens is not None else None, "", tuple(bare), accepted)
+    count = int(tokens) if tokens is not None else None
+    return Reply(
+        probabilities, ms, count, "", tuple(bare), _extra(body, "accepted", bool), _extra(body, "prediction_set", list)
+    )
 
 
 def retry_wait(headers: Mapping[str, str], otherwise: float) -> float:
@@ -275,12 +279,14 @@ def retry_wait(headers: Mapping[str, str], otherwise: float) -> float:
     return otherwise
 
 
-def _accepted(extra: Mapping[str, Any]) -> dict[str, bool]:
-    answers = extra.get("answers")
+def _extra(body: Mapping[str, Any], name: str, kind: type[Any]) -> dict[str, Any]:
+    """What a Dicast server adds to its answers under ``x_dicast``, where it has the right kind."""
+    extra = body.get("x_dicast")
+    answers = extra.get("answers") if isinstance(extra, Mapping) else None
     if not isinstance(answers, Mapping):
         return {}
-    found = {key: value.get("accepted") for key, value in answers.items() if isinstance(value, Mapping)}
-    return {key: value for key, value in found.items() if isinstance(value, bool)}
+    found = {key: value.get(name) for key, value in answers.items() if isinstance(value, Mapping)}
+    return {key: value for key, value in found.items() if isinstance(value, kind)}
 
 
 def _by_question(record: Record, answers: Any) -> dict[str, Any]:

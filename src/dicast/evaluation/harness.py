@@ -165,6 +165,8 @@ def prediction_row(example: Example, reply: Reply) -> Prediction:
             asked["soft"] = [shares.get(option, 0.0) for option in question.options]
         if question_id in reply.accepted:
             asked["accepted"] = reply.accepted[question_id]
+        if question_id in reply.sets:
+            asked["set"] = list(reply.sets[question_id])
         questions[question_id] = asked
     row: Prediction = {"id": record.id, "hash": record_hash(record), "source": example.source, "ms": round(reply.ms, 3)}
     row |= {"family": example.family or f"{example.source}/{record.id or record_hash(record)}", "questions": questions}
@@ -210,6 +212,7 @@ class Collector:
             soft=asked.get("soft"),
             family=prediction["family"],
             accepted=asked.get("accepted"),
+            prediction_set=asked.get("set"),
         )
         gold = label_of(question, options[row["gold"]])
         predicted = label_of(question, options[row["predicted"]]) if p else None

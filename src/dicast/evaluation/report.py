@@ -33,6 +33,8 @@ COLUMNS = (
     ("soft_brier", "soft Brier"),
     ("accepted", "accepted"),
     ("accepted_error", "error of accepted"),
+    ("set_size", "set size"),
+    ("set_coverage", "set coverage"),
 )
 PLOTTED_SLICES = 12
 

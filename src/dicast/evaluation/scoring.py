@@ -36,6 +36,8 @@ ROW = np.dtype(
         ("gold", "i4"),
         ("predicted", "i4"),
         ("accepted", "i1"),
+        ("set_size", "f8"),
+        ("covered", "f8"),
         ("family", "i8"),
     ]
 )
@@ -56,6 +58,7 @@ def score(
     soft: Sequence[float] | None = None,
     family: str = "",
     accepted: bool | None = None,
+    prediction_set: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """One question as a row, without its label numbers.
 
@@ -67,6 +70,7 @@ def score(
         soft: rater shares in option order.
         family: what the question belongs to, for the bootstrap.
         accepted: whether the model's own threshold accepted the answer.
+        prediction_set: the model's own set of options.
     """
     index = options.index(gold) if gold is not None else int(np.argmax(soft)) if soft is not None else -1
     row: dict[str, Any] = dict.fromkeys(ROW.names or (), math.nan)
@@ -78,6 +82,8 @@ def score(
     best = int(p.argmax())
     row |= {"answered": 1, "confidence": float(p[best]), "predicted": best, "correct": float(best == index)}
     row |= {"log_loss": log_loss_of(p, index), "brier": brier_of(p, index)}
+    if prediction_set is not None:
+        row |= {"set_size": float(len(prediction_set)), "covered": float(options[index] in prediction_set)}
     if soft is not None:
         row["soft_brier"] = soft_brier_of(p, soft)
     if question_type == "noul":

@@ -70,6 +70,7 @@ class _Measure:
         self.classes = not self.kinds["score"].any() and 1 < len(part.labels) <= MAX_LABELS
         self.soft = ~np.isnan(self.rows["soft_brier"])
         self.judged = self.rows["accepted"] >= 0
+        self.sets = ~np.isnan(self.rows["set_size"])
 
     def __call__(self, every: Floats) -> dict[str, float]:
         rows, w = self.rows, every[self.answered]
@@ -87,6 +88,9 @@ class _Measure:
             values["soft_brier"] = metrics.mean(rows["soft_brier"][self.soft], w[self.soft])
         if self.judged.any():
             values |= self._abstention(w)
+        if self.sets.any():
+            values["set_size"] = metrics.mean(rows["set_size"][self.sets], w[self.sets])
+            values["set_coverage"] = metrics.mean(rows["covered"][self.sets], w[self.sets])
         return values | self._nouls(w) | self._scores(w)
 
     def _abstention(self, w: Floats) -> dict[str, float]:
