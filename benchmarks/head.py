@@ -57,16 +57,8 @@ def rows(rounds: int) -> Iterator[Row]:
 
 
 @torch.inference_mode()
-def _row(
-    network: Any,
-    theirs: Any,
-    reference: Any,
-    lexicon: Any,
-    size: tuple[int, int, int],
-    target: float | None,
-    rounds: int,
-) -> Row:
-    tokens, questions, options = size
+def _row(network: Any, theirs: Any, reference: Any, lexicon: Any, case: tuple[Any, ...], rounds: int) -> Row:
+    tokens, questions, options, target = case
     encoding = _encoding(tokens, questions, options)
     hidden = torch.randn(1, tokens, FLASH["hidden_size"])
     ids = torch.from_numpy(encoding.ids)[None]

@@ -77,7 +77,7 @@ def capture_graph(backbone: Any, bucket: int) -> Replay:
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.inference_mode(), torch.cuda.graph(graph):
-        hidden = backbone.decode(None, ids=ids)
+        hidden: Tensor = backbone.decode(None, ids=ids)
 
     def replay(padded: Tensor) -> Tensor:
         ids.copy_(padded)

@@ -48,17 +48,18 @@ def quantise(backbone: QwenBackbone, bits: Bits) -> list[str]:
     if bits not in ("int8", "int4"):
         raise ConfigError(f"quantize must be int8 or int4, not {bits!r}", field="quantize", seen=bits)
     try:
-        from torchao.quantization import quantize_
+        from torchao.quantization import quantize_  # type: ignore[import-untyped]
     except ImportError as error:
         raise MissingDependencyError(f"quantisation needs torchao (pip install torchao): {error}") from error
     chosen: list[str] = []
 
     def wanted(module: nn.Module, name: str) -> bool:
-        fits = isinstance(module, nn.Linear) and name.rpartition(".")[2] in QUANTISED
-        fits = fits and (bits == "int8" or module.in_features % GROUP == 0)
-        if fits:
-            chosen.append(name)
-        return fits
+        if not isinstance(module, nn.Linear) or name.rpartition(".")[2] not in QUANTISED:
+            return False
+        if bits == "int4" and module.in_features % GROUP:
+            return False
+        chosen.append(name)
+        return True
 
     try:
         quantize_(backbone.text.layers, _config(bits, backbone.device.type), filter_fn=wanted)
@@ -76,4 +77,5 @@ def _config(bits: Bits, device: str) -> Any:
         return Int8WeightOnlyConfig()
     if device == "cuda":
         return Int4WeightOnlyConfig(group_size=GROUP, int4_packing_format="tile_packed_to_4d")
-    return IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=PerGroup(GROUP))
+    four_bits: torch.dtype = torch.int4  # type: ignore[attr-defined]
+    return IntxWeightOnlyConfig(weight_dtype=four_bits, granularity=PerGroup(GROUP))

@@ -87,7 +87,7 @@ class QwenBackbone(nn.Module):
             positions: ``[B, L]`` for text, ``[3, B, L]`` with media; None counts on from the cache.
             cache: transformers' cache, moved on by this call; None reads from the beginning and keeps nothing.
         """
-        arguments = {cache_argument(type(self.text)): cache} if cache is not None else {}
+        arguments = {cache_argument(self.text): cache} if cache is not None else {}
         out = self.text(
             input_ids=ids,
             inputs_embeds=embeddings,

@@ -9,7 +9,7 @@ Shapes: B records, h key heads, n tokens, d head size.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache as remember
 from typing import Any
@@ -65,10 +65,14 @@ def restore(config: Any, pieces: Sequence[Sequence[LayerState]], records: int = 
     return cache
 
 
-@remember
 def cache_argument(decoder: Any) -> str:
-    """Name of a decoder class's cache argument, which transformers renamed."""
-    return "cache" if "cache" in inspect.signature(inspect.unwrap(decoder.forward)).parameters else "past_key_values"
+    """Name of a decoder's cache argument, which transformers renamed."""
+    return _cache_argument(type(decoder).forward)
+
+
+@remember
+def _cache_argument(forward: Callable[..., Any]) -> str:
+    return "cache" if "cache" in inspect.signature(inspect.unwrap(forward)).parameters else "past_key_values"
 
 
 def _capture_layer(layer: Any, start: int, end: int) -> LayerState:
