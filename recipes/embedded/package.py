@@ -1,0 +1,83 @@
+"""From the trained torch model to the files that the package ships, with the check of what int8 costs.
+
+    python recipes/embedded/package.py MODEL OUT --released 2026-11-30
+    python recipes/embedded/package.py MODEL OUT --check DATA --out agreement.json
+
+The first form writes `encoder.onnx`, `head.onnx`, `dicast.json` and `tokenizer.json` into OUT. The second compares OUT with
+MODEL in float32 on dev records of DATA: share of equal answers and change of the largest probability.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dicast.answers import softmax
+from dicast.models.onnx import OnnxSegmentModel
+from dicast.models.onnx_export import export_onnx
+from dicast.models.segmented import SegmentModel
+from dicast.records import Record, as_questions
+
+CHECKED = ("banking77", "clinc150", "creak", "goemotions", "hwu64", "pii_detect", "prompt_injection", "sgd", "snips", "strategyqa", "synth_policy")  # fmt: skip
+RECORDS = 25
+
+
+def write(model: Path, out: Path, released: str) -> None:
+    """Write the shipped files."""
+    trained = SegmentModel.load(model)
+    trained.name = "dicast-embedded"
+    digest = hashlib.sha256((model / "model.safetensors").read_bytes()).hexdigest()
+    trained.extra = {"licence": "Apache-2.0", "released": released, "revision": digest[:16]}
+    print(export_onnx(trained, out, tokenizer=model / "tokenizer.json", weights="integer"))
+
+
+def compare(model: Path, out: Path, data: Path) -> dict[str, Any]:
+    """Agreement of the shipped files with float32 torch."""
+    exact, shipped = SegmentModel.load(model), OnnxSegmentModel(out)
+    equal: list[bool] = []
+    drift: list[float] = []
+    for name in CHECKED:
+        with gzip.open(data / name / "dev.jsonl.gz", "rt", encoding="utf-8") as lines:
+            rows = [json.loads(line) for line, _ in zip(lines, range(RECORDS), strict=False)]
+        records = [Record(row["state"], as_questions(row["questions"])) for row in rows]
+        first = exact.score([exact.encode(record) for record in records])
+        second = shipped.score([shipped.encode(record) for record in records])
+        for a, b in zip(first, second, strict=True):
+            for x, y in zip(a, b, strict=True):
+                p, q = softmax(x.astype(np.float64)), softmax(y.astype(np.float64))
+                equal.append(int(p.argmax()) == int(q.argmax()))
+                drift.append(float(np.abs(p - q).max()))
+    return {
+        "questions": len(equal),
+        "agreement": round(float(np.mean(equal)), 4),
+        "drift_mean": round(float(np.mean(drift)), 4),
+        "drift_p95": round(float(np.quantile(drift, 0.95)), 4),
+        "drift_max": round(max(drift), 4),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--released", default="")
+    parser.add_argument("--check", type=Path, help="folder of data sets: compare instead of writing")
+    parser.add_argument("--out", type=Path, help="where the comparison goes")
+    args = parser.parse_args()
+    if args.check is None:
+        write(args.model, args.folder, args.released)
+        return
+    found = compare(args.model, args.folder, args.check)
+    print(found)
+    if args.out:
+        args.out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
