@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.engine.fakes import FakeModel, record
 
-from dicast.engine.batches import BatchLimits
+from dicast.engine import BatchLimits, Engine
 from dicast.engine.scoring import score_all
 from dicast.errors import EngineError
 from dicast.model import WINDOW, DecisionModel
@@ -30,6 +30,32 @@ def test_a_model_may_plan_its_own_batches_and_say_what_it_reused() -> None:
     decisions = DecisionModel(model).decide_batch([record("abcdef"), record("ghijkl", "a", "b")], isolate=True)
     assert [decision.usage.cached_tokens for decision in decisions] == [4, 8]
     assert model.batches == [["abcdef"], ["ghijkl"], ["ghijkl"]]
+
+
+def test_the_engine_batches_as_the_model_plans() -> None:
+    class Together(ReusingFake):
+        def plan(self, encodings: Any, limits: BatchLimits) -> list[list[int]]:
+            return [list(range(len(encodings)))]
+
+    model = Together(open_gate=False)
+    with Engine(model, limits=BatchLimits(tokens=1, records=1)) as engine:
+        engine.submit(record("first"))
+        assert model.entered.wait(20)
+        futures = [engine.submit(record(text)) for text in ("long state", "s")]
+        model.gate.set()
+        assert [future.result(20).usage.cached_tokens for future in futures] == [4, 4]
+    assert model.batches == [["first"], ["long state", "s"]]
+
+
+def test_a_fault_in_planning_fails_records_and_not_the_engine() -> None:
+    class Broken(ReusingFake):
+        def plan(self, encodings: Any, limits: BatchLimits) -> list[list[int]]:
+            raise ZeroDivisionError("no plan")
+
+    with Engine(Broken()) as engine:
+        for _ in range(2):
+            with pytest.raises(EngineError, match="no plan"):
+                engine.decide(record("a"))
 
 
 def test_only_the_record_that_fails_has_an_error() -> None:

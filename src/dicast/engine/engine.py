@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from dicast.answers import Calibrator, ConfidenceRule
 from dicast.engine.batches import BatchLimits, form_batches, limits_for
-from dicast.engine.scoring import Prepared, answer, prepare, score_all
+from dicast.engine.scoring import Prepared, answer, plan_batches, prepare, score_all
 from dicast.errors import DeadlineExceededError, DicastError, EngineClosedError, EngineError, OverloadedError
 from dicast.models.base import DEFAULT_OPTIONS, EncodeOptions, Model
 from dicast.records import Decision, Record, check_limits
@@ -36,6 +36,8 @@ Progress: TypeAlias = bool | Callable[[int, int], None]
 """True shows a bar on standard error; a function is called with how many records are done and how many there are."""
 
 LEAST_RETRY_MS, MOST_RETRY_MS, UNKNOWN_RETRY_MS = 50, 60_000, 1_000
+LOOKAHEAD = 256
+"""Waiting records, oldest first, among which a batch is formed."""
 SPEED_MEMORY = 0.8
 """Weight of the past in the running mean of tokens per second."""
 
@@ -315,10 +317,19 @@ class Engine:
 
     def _take(self) -> list[_Job]:
         """The batch around the record that has waited longest."""
-        jobs = list(self._queue.values())
-        batches = form_batches([job.tokens for job in jobs], self.limits)
-        chosen = next(batch for batch in batches if 0 in batch)
+        jobs = list(itertools.islice(self._queue.values(), LOOKAHEAD))
+        try:
+            chosen = next(batch for batch in self._batches(jobs) if 0 in batch)
+        except (
+            Exception
+        ):  # a fault of the model's planning shows again when the oldest record is scored, and is its own
+            chosen = [0]
         return [self._remove(jobs[index].number) for index in sorted(chosen)]
+
+    def _batches(self, jobs: Sequence[_Job]) -> list[list[int]]:
+        if any(len(job.prepared.parts) > 1 for job in jobs):
+            return form_batches([job.tokens for job in jobs], self.limits)
+        return plan_batches(self.model.model, [job.prepared.parts[0] for job in jobs], self.limits)
 
     # The worker.
 

@@ -129,7 +129,7 @@ def answer(
 def score_all(model: Model, encodings: Sequence[Encoding], limits: BatchLimits) -> list[Outcome]:
     """Score any number of encodings in batches; per encoding its logits, or the error that it alone caused."""
     outcomes: list[Outcome] = [EngineError("not scored")] * len(encodings)
-    for batch in _plan(model, encodings, limits):
+    for batch in plan_batches(model, encodings, limits):
         for index, outcome in zip(batch, _score_batch(model, [encodings[i] for i in batch]), strict=True):
             outcomes[index] = outcome
     return outcomes
@@ -141,7 +141,8 @@ def _with_decoded_media(model: Model, record: Record) -> Record:
     return shown_record(record, model=model.info.name, images=model.info.images, videos=model.info.videos)
 
 
-def _plan(model: Model, encodings: Sequence[Encoding], limits: BatchLimits) -> list[list[int]]:
+def plan_batches(model: Model, encodings: Sequence[Encoding], limits: BatchLimits) -> list[list[int]]:
+    """Batches of indices into `encodings`: by length, unless the model knows better what goes together."""
     if isinstance(model, Planner):
         return model.plan(encodings, limits)
     return form_batches([encoding.length for encoding in encodings], limits)
