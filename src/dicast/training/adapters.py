@@ -8,7 +8,7 @@ the vision tower and the output embedding lie elsewhere. Knows peft; knows nothi
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -88,21 +88,19 @@ def add_adapters(decoder: nn.Module, config: LoraConfig) -> list[str]:
     return targets
 
 
-def merged_weights(decoder: nn.Module, base: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
-    """Weights of the adapted maps with their adapters merged in, as float32 on the CPU.
+def merged_weights(decoder: nn.Module, base: Callable[[str], Tensor] | None = None) -> dict[str, Tensor]:
+    """Weights of the adapted maps with their adapters merged in, on the CPU, in the dtypes of the weights they change.
 
     Args:
         decoder: the decoder with adapters.
-        base: name -> full-precision weight to merge into; None takes the decoder's own weights. Needed when those are
-            quantised: adapters are then merged into the weights that were quantised, not into their 4-bit copies.
+        base: gives the full-precision weight of a name to merge into; None takes the decoder's own weights. Needed when
+            those are quantised: adapters are then merged into the weights that were quantised, not into 4-bit copies.
 
     Returns:
         "layers.0.mlp.up_proj.weight" and so on -> merged weight.
     """
-    return {
-        f"{name}.weight": _merged(module, None if base is None else base[f"{name}.weight"])
-        for name, module in adapted_maps(decoder).items()
-    }
+    names = {f"{name}.weight": module for name, module in adapted_maps(decoder).items()}
+    return {name: _merged(module, None if base is None else base(name)) for name, module in names.items()}
 
 
 def adapted_maps(decoder: nn.Module) -> dict[str, Any]:
@@ -111,16 +109,15 @@ def adapted_maps(decoder: nn.Module) -> dict[str, Any]:
 
 
 def _merged(layer: Any, base: Tensor | None) -> Tensor:
-    """W + s B A, or with DoRA m (W + s B A) / |W + s B A| per output row (Hu 2021; Liu 2024)."""
-    weight = _dense(layer.base_layer.weight) if base is None else base.detach().float().cpu()
+    """W + s B A, or with DoRA m (W + s B A) / |W + s B A| per output row (Hu 2021; Liu 2024); computed in float32."""
+    stored: Tensor = layer.base_layer.weight if base is None else base
     (name,) = layer.active_adapters
     down, up = _dense(layer.lora_A[name].weight), _dense(layer.lora_B[name].weight)
-    merged: Tensor = weight + layer.scaling[name] * (up @ down)
-    if not layer.use_dora.get(name, False):
-        return merged
-    magnitude = _dense(layer.lora_magnitude_vector[name].weight)
-    directed: Tensor = magnitude[:, None] * merged / torch.linalg.vector_norm(merged, dim=1, keepdim=True)
-    return directed
+    merged: Tensor = _dense(stored) + layer.scaling[name] * (up @ down)
+    if layer.use_dora.get(name, False):
+        magnitude = _dense(layer.lora_magnitude_vector[name].weight)
+        merged = magnitude[:, None] * merged / torch.linalg.vector_norm(merged, dim=1, keepdim=True)
+    return merged.to(stored.dtype)
 
 
 def _dense(value: Tensor) -> Tensor:

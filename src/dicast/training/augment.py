@@ -119,14 +119,16 @@ def question_subset(example: Example, rng: random.Random, wordings: Wordings) ->
 
 
 def option_order(example: Example, rng: random.Random, wordings: Wordings) -> Example:
-    """Shuffle the options of every choice. Seen by models that keep the request order; Clef sorts by id."""
+    """Order the options of every choice by one of a few templates: shuffled, by id, backwards, shortest first.
 
-    def shuffle(name: str, question: Choice) -> tuple[Choice, dict[str, str]]:
-        items = list(_criteria(question).items())
-        rng.shuffle(items)
+    Seen by models that keep the request order; Clef sorts by id.
+    """
+
+    def reorder(name: str, question: Choice) -> tuple[Choice, dict[str, str]]:
+        items = rng.choice(ORDERS)(list(_criteria(question).items()), rng)
         return replace(question, criteria=dict(items)), _same(question)
 
-    return _each_choice(example, shuffle)
+    return _each_choice(example, reorder)
 
 
 def option_subset(example: Example, rng: random.Random, wordings: Wordings) -> Example:
@@ -383,6 +385,23 @@ def _word_lists(path: str, name: str, chance: float) -> dict[str, list[str]]:
     return table
 
 
+def _shuffled(items: list[tuple[str, Any]], rng: random.Random) -> list[tuple[str, Any]]:
+    return rng.sample(items, len(items))
+
+
+def _by_id(items: list[tuple[str, Any]], rng: random.Random) -> list[tuple[str, Any]]:
+    return sorted(items, key=lambda item: item[0])
+
+
+def _backwards(items: list[tuple[str, Any]], rng: random.Random) -> list[tuple[str, Any]]:
+    return items[::-1]
+
+
+def _shortest_first(items: list[tuple[str, Any]], rng: random.Random) -> list[tuple[str, Any]]:
+    return sorted(items, key=lambda item: len(f"{item[0]}{item[1] or ''}"))
+
+
+ORDERS = (_shuffled, _by_id, _backwards, _shortest_first)
 STYLES = (_snake, _kebab, _title, _plain)
 NOUL_WORDINGS = (
     ("Yes.", "No."),

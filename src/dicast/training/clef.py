@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -158,7 +158,7 @@ class ClefTrainable:
         if self._config.model.train == "head":
             return {}
         if self._config.model.train in ("lora", "qlora"):
-            base = base_weights(self.folder, decoder) if self._config.model.train == "qlora" else None
+            base = stored_weights(self.folder) if self._config.model.train == "qlora" else None
             return adapters.merged_weights(decoder, base)
         trained = {name: value for name, value in decoder.named_parameters() if value.requires_grad}
         return {name: _whole(value) for name, value in trained.items()}
@@ -217,6 +217,7 @@ def build_trainable(config: Config) -> ClefTrainable:
     network.head.float().requires_grad_(True)
     network.backbone.requires_grad_(False)
     if settings.train in ("lora", "qlora"):
+        network.backbone.text.is_loaded_in_4bit = settings.train == "qlora"  # peft asks the module that it adapts
         adapters.add_adapters(network.backbone.text, config.lora)
     elif settings.train == "all":
         network.backbone.text.requires_grad_(True)
@@ -256,14 +257,12 @@ def with_media(record: Record) -> Record:
     return dataclasses.replace(record, images=images, videos=videos)
 
 
-def base_weights(folder: Path, decoder: nn.Module) -> dict[str, Tensor]:
-    """Full-precision weights of the adapted maps from the checkpoint's files, by their names in the decoder."""
+def stored_weights(folder: Path) -> Callable[[str], Tensor]:
+    """A function from a weight's name in the decoder to its full-precision value in the checkpoint's files."""
     from dicast.training.release import CheckpointFiles
 
     files = CheckpointFiles(folder)
-    return {
-        f"{name}.weight": files.tensor(files.decoder_name(f"{name}.weight")) for name in adapters.adapted_maps(decoder)
-    }
+    return lambda name: files.tensor(files.decoder_name(name))
 
 
 def _load(folder: Path, shown: str, revision: str, settings: ModelConfig, device: torch.device, seed: int) -> ClefModel:

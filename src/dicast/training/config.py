@@ -128,7 +128,9 @@ class AugmentConfig:
 
     question_order: float = key(0.0, "shuffle the questions")
     question_subset: float = key(0.0, "keep a random non-empty subset of the questions")
-    option_order: float = key(0.0, "shuffle the options of choice questions (levels are never shuffled)")
+    option_order: float = key(
+        0.0, "order the options of choices anew: shuffled, by id, backwards or shortest first; levels never"
+    )
     option_subset: float = key(0.0, "keep the labelled option and a random subset of the others")
     neutral_ids: float = key(0.0, "name the options A, B, C, ...; the old id becomes the description if there was none")
     rename_options: float = key(0.0, "write option ids in another case style (snake_case, Title Case, kebab-case)")

@@ -160,7 +160,8 @@ def build_trainable(config: Config) -> SegmentTrainable:
 
 
 def _start(folder: Path, settings: ModelConfig, seed: int) -> SegmentModel:
-    if (folder / "model.safetensors").exists() and settings.head == "keep":
+    trained = any((folder / name).exists() for name in ("model.safetensors", "encoder.onnx"))
+    if trained and settings.head == "keep":
         model = SegmentModel.load(folder)
         _set_dropout(model, settings.head_dropout)
         return model
