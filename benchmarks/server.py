@@ -87,12 +87,16 @@ class Client:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
 
     def ask(self, data: bytes) -> dict[str, Any]:
-        self._connection.request("POST", "/v1/systemone", data, HEADERS)
-        response = self._connection.getresponse()
-        answer: dict[str, Any] = json.loads(response.read())
-        if response.status != 200:
-            raise RuntimeError(f"{response.status}: {answer}")
-        return answer
+        """Ask, and ask again when the server is busy, as the official clients do."""
+        while True:
+            self._connection.request("POST", "/v1/systemone", data, HEADERS)
+            response = self._connection.getresponse()
+            answer: dict[str, Any] = json.loads(response.read())
+            if response.status == 200:
+                return answer
+            if response.status != 503:
+                raise RuntimeError(f"{response.status}: {answer}")
+            time.sleep(int(response.headers["retry-after-ms"]) / 1000)
 
 
 def metric(port: int, name: str) -> float:
