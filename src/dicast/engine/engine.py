@@ -465,7 +465,7 @@ class _Meter:
         self._bar: Any = None
         self._report: Callable[[int, int], None] | None = progress if callable(progress) else None
         if progress is True:
-            from tqdm import tqdm  # type: ignore[import-untyped]
+            from tqdm import tqdm
 
             self._bar = tqdm(total=total, unit="record")
 

@@ -48,7 +48,7 @@ def quantise(backbone: QwenBackbone, bits: Bits) -> list[str]:
     if bits not in ("int8", "int4"):
         raise ConfigError(f"quantize must be int8 or int4, not {bits!r}", field="quantize", seen=bits)
     try:
-        from torchao.quantization import quantize_  # type: ignore[import-untyped]
+        from torchao.quantization import quantize_
     except ImportError as error:
         raise MissingDependencyError(f"quantisation needs torchao (pip install torchao): {error}") from error
     chosen: list[str] = []
