@@ -59,6 +59,21 @@ def tiny_model(seed: int = 0) -> SegmentModel:
     return SegmentModel(net.eval(), tiny_encoder(), name="tiny")
 
 
+def wide_model() -> SegmentModel:
+    """One layer, 64 wide: its matrices are large enough to be written as int8."""
+    torch.manual_seed(3)
+    bert = BertConfig(
+        vocab_size=tiny_tokenizer().get_vocab_size(),
+        hidden_size=64,
+        layers=1,
+        heads=2,
+        intermediate_size=96,
+        positions=512,
+    )
+    head = HeadConfig(hidden_size=64, width=64, routing_layers=1, layers=1, heads=2, feedforward=96)
+    return SegmentModel(SegmentNet(bert, head).eval(), tiny_encoder(), name="wide")
+
+
 def save_tokenizer(folder: Path) -> Path:
     """The tiny tokenizer as a file."""
     folder.mkdir(parents=True, exist_ok=True)

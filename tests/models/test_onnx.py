@@ -11,13 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.segment_models import save_tokenizer, tiny_model
+from tests.segment_models import save_tokenizer, tiny_model, wide_model
 
 from dicast.errors import CapabilityError, CheckpointError
 from dicast.models import onnx_export, onnx_int8
 from dicast.models.base import Logits
 from dicast.models.onnx import EncodedSegment, OnnxSegmentModel, SegmentCache, load_segments
 from dicast.models.onnx_export import WeightFormat, export_onnx
+from dicast.models.segmented import SegmentModel
 from dicast.records import Choice, Noul, Question, Record, Score
 from dicast.segments import Segment
 
@@ -47,7 +48,7 @@ def model(folder: Path) -> OnnxSegmentModel:
     return OnnxSegmentModel(folder, threads=1)
 
 
-def logits_of(model: OnnxSegmentModel, record: Record) -> Logits:
+def logits_of(model: OnnxSegmentModel | SegmentModel, record: Record) -> Logits:
     return model.score([model.encode(record)])[0]
 
 
@@ -119,6 +120,26 @@ def test_the_cache_drops_the_oldest_and_counts_bytes() -> None:
     assert cache.size == 2 * item(2).size
     cache.put(first, item(2))
     assert cache.size == 2 * item(2).size
+
+
+@pytest.mark.parametrize("weights", ["float32", "stored", "integer"])
+def test_exported_files_give_the_torch_model_back(folder: Path, tmp_path: Path, weights: WeightFormat) -> None:
+    original = wide_model()
+    onnx_export.export_onnx(original, tmp_path, tokenizer=folder / "tokenizer.json", weights=weights)
+    again, runtime = SegmentModel.load(tmp_path), OnnxSegmentModel(tmp_path, threads=1)
+    exact = original.score([original.encode(RECORDS[0])])[0]
+    for mine, theirs, light in zip(logits_of(again, RECORDS[0]), exact, logits_of(runtime, RECORDS[0]), strict=True):
+        np.testing.assert_allclose(mine, theirs, atol=1e-5 if weights == "float32" else 0.2)
+        if weights == "stored":  # the same weights in both runtimes
+            np.testing.assert_allclose(mine, light, atol=1e-4)
+
+
+def test_a_folder_without_the_small_weights_cannot_be_trained_further(folder: Path, tmp_path: Path) -> None:
+    for file in folder.iterdir():
+        if file.name != "rest.safetensors":
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    with pytest.raises(CheckpointError, match="rest"):
+        SegmentModel.load(tmp_path)
 
 
 @pytest.mark.parametrize("weights", ["stored", "integer"])

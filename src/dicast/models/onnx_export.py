@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from dicast.models.head import HeadConfig, HeadInputs
 from dicast.models.onnx_int8 import integer_products, stored_int8
+from dicast.models.onnx_weights import name_matrices, save_rest
 from dicast.models.segment_batch import buckets_of
 from dicast.models.segmented import FORMAT, PriorInputs, SegmentModel, SegmentNet, summary_of
 
@@ -107,7 +108,7 @@ class _HeadGraph(nn.Module):
 def export_onnx(
     model: SegmentModel, folder: Path, *, tokenizer: Path, weights: WeightFormat = "integer"
 ) -> dict[str, int]:
-    """Write both graphs, ``dicast.json`` and ``tokenizer.json`` into a folder.
+    """Write both graphs, ``rest.safetensors``, ``dicast.json`` and ``tokenizer.json`` into a folder.
 
     Args:
         model: the torch model.
@@ -121,6 +122,10 @@ def export_onnx(
     folder.mkdir(parents=True, exist_ok=True)
     net = model.net.eval()
     encoder, head = _encoder_onnx(net), _head_onnx(net)
+    state = net.state_dict()
+    name_matrices(encoder, state)
+    name_matrices(head, state)
+    save_rest(folder, state)
     if weights == "integer":
         encoder = integer_products(encoder, _sample_inputs(model))
     if weights != "float32":

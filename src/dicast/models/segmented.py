@@ -24,9 +24,11 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from dicast.errors import CheckpointError
 from dicast.models.base import DEFAULT_OPTIONS, EncodeOptions, Logits, ModelInfo
 from dicast.models.bert import BertConfig, BertEncoder
 from dicast.models.head import HeadConfig, HeadInputs, JointSchemaHead
+from dicast.models.onnx_weights import read_weights
 from dicast.models.segment_batch import Bucket, SegmentBatch, buckets_of, memory_index, plan_batch, split_logits
 from dicast.records import Record
 from dicast.segments import PARTS, SegmentEncoder, SegmentEncoding
@@ -270,12 +272,20 @@ class SegmentModel:
 
     @classmethod
     def load(cls, folder: Path, *, device: str = "cpu") -> SegmentModel:
-        """A model from a folder written by :meth:`save`; names and shapes must fit exactly."""
+        """A model from a folder written by :meth:`save`, or by `export_onnx` (int8 weights are multiplied out).
+
+        Raises:
+            CheckpointError: names or shapes do not fit exactly.
+        """
         config = json.loads((folder / "dicast.json").read_text())
         net = SegmentNet(BertConfig(**config["bert"]), HeadConfig(**config["head"]))
-        net.load_state_dict(load_file(folder / "model.safetensors"), strict=True)
+        whole = folder / "model.safetensors"
+        try:
+            net.load_state_dict(load_file(whole) if whole.is_file() else read_weights(folder), strict=True)
+        except RuntimeError as error:
+            raise CheckpointError(f"the weights in {folder} do not fit: {error}") from None
         model = cls(net.to(device).eval(), SegmentEncoder.from_file(folder / "tokenizer.json"), name=config["name"])
-        known = {"format", "name", "bert", "head"}
+        known = {"format", "name", "bert", "head", "runtime", "parameters", "weights", "opset"}
         model.extra = {key: value for key, value in config.items() if key not in known}
         return model
 
