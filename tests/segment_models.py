@@ -1,4 +1,4 @@
-"""A tiny segment model for tests: random weights, a WordPiece tokenizer of letters and a few words. Built in milliseconds."""
+"""A tiny segment model for tests: random weights, a WordPiece tokenizer of letters and a few words; built at once."""
 
 from __future__ import annotations
 

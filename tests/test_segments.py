@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.segment_models import tiny_encoder, tiny_tokenizer
 
 from dicast import segments
 from dicast.errors import TokenBudgetError
@@ -20,7 +21,7 @@ from dicast.segments import (
     windows_of,
     words,
 )
-from tests.segment_models import tiny_encoder, tiny_tokenizer
+import itertools
 
 ENCODER = tiny_encoder()
 TOKENIZER = tiny_tokenizer()
@@ -167,7 +168,7 @@ def test_windows_hold_everything_in_order() -> None:
 def test_a_long_piece_is_cut_with_an_overlap() -> None:
     windows = windows_of([list(range(1000))])
     assert {token for window in windows for token in window} == set(range(1000))
-    assert all(set(a) & set(b) for a, b in zip(windows, windows[1:], strict=False))
+    assert all(set(a) & set(b) for a, b in itertools.pairwise(windows))
 
 
 def test_a_state_over_the_limit_is_refused_with_token_counts() -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.segment_models import save_tokenizer, tiny_encoder, tiny_model
 
 from dicast.models.base import Logits
 from dicast.models.segment_batch import buckets_of, memory_index, plan_batch
 from dicast.models.segmented import SegmentModel
 from dicast.records import Choice, Noul, Question, Record, Score
-from tests.segment_models import save_tokenizer, tiny_encoder, tiny_model
 
 MODEL = tiny_model()
 SCHEMA: dict[str, Question] = {
