@@ -184,7 +184,7 @@ def _fit_type(kind: str, tables: Sequence[_Table], method: Method, found: _Fit) 
             only = _single([table], best)
             found.isotonic = only.isotonic or found.isotonic
             found.vectors += only.vectors
-        elif _count([table]) < MIN_RICH:
+        elif method != "auto" and _count([table]) < MIN_RICH:
             options, n = table.logits.shape[1], _count([table])
             found.warnings.append(f"{kind} with {options} options: {n} questions are too few for {method}")
 

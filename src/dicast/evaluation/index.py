@@ -24,6 +24,7 @@ from dicast.evaluation.bootstrap import bootstrap
 from dicast.evaluation.data import DataFile, read
 from dicast.evaluation.harness import PREDICTIONS, check_run, predict
 from dicast.evaluation.metrics import Floats
+from dicast.evaluation.report import interval_text
 from dicast.evaluation.scoring import label_of
 from dicast.evaluation.seen import flag
 
@@ -186,7 +187,7 @@ def markdown(result: Mapping[str, Any]) -> str:
         others = " | ".join(_percent(rows[system].get(row["task"])) for system in SYSTEMS)
         lines.append(
             f"| {row['area']} | {row['title']}{counted} | {n if n == whole else f'{n} of {whole}'} | {row['metric']} "
-            f"| {row['coverage']['value']:.1%} | {_interval(row['raw'])} | {_interval(row['skill'])} | {row['seen']} "
+            f"| {row['coverage']['value']:.1%} | {_shown(row['raw'])} | {_shown(row['skill'])} | {row['seen']} "
             f"| {others} |"
         )
     if result["mean_skill"] is not None:
@@ -206,8 +207,8 @@ def _whole_index() -> int:
     return len(body["missing"]) + len([task for task in body["tasks"].values() if task["counted"]])
 
 
-def _interval(value: Mapping[str, float]) -> str:
-    return f"{100 * value['value']:.1f} [{100 * value['low']:.1f}, {100 * value['high']:.1f}]"
+def _shown(value: Mapping[str, float]) -> str:
+    return interval_text(value, scale=100, digits=1)
 
 
 def _percent(value: float | None) -> str:

@@ -127,16 +127,22 @@ def metric_table(slices: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def interval_text(interval: Mapping[str, float] | None) -> str:
-    """``0.812 [0.790, 0.833]``; a dash without a value, n/a for an undefined one."""
+def interval_text(interval: Mapping[str, float | None] | None, *, scale: float = 1.0, digits: int = 3) -> str:
+    """``0.812 [0.790, 0.833]``; a dash without a value, n/a for an undefined one.
+
+    Args:
+        interval: ``value``, ``low`` and ``high``; NaN or null where undefined.
+        scale: 100 for percent.
+        digits: decimals.
+    """
     if interval is None:
         return "–"
     value, low, high = (interval[key] for key in ("value", "low", "high"))
     if value is None or math.isnan(value):
         return "n/a"
-    if low is None or math.isnan(low):
-        return f"{value:.3f} [no interval]"
-    return f"{value:.3f} [{low:.3f}, {high:.3f}]"
+    if low is None or high is None or math.isnan(low):
+        return f"{scale * value:.{digits}f} [no interval]"
+    return f"{scale * value:.{digits}f} [{scale * low:.{digits}f}, {scale * high:.{digits}f}]"
 
 
 def html(result: Result) -> str:

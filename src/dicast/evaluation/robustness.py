@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.resources import files
 from itertools import islice
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from dicast.evaluation import metrics
 from dicast.evaluation.backends import Backend, Reply, criteria_of
 from dicast.evaluation.bootstrap import bootstrap
 from dicast.evaluation.metrics import Floats
+from dicast.evaluation.report import interval_text
 from dicast.records import JSON, Choice, Noul, Question, Record, Score
 
 Probabilities = Mapping[str, Mapping[str, float]]
@@ -256,7 +257,7 @@ def markdown(result: Mapping[str, Any]) -> str:
         "|---|---:|---:|" + "---:|" * len(columns),
     ]
     for name, suite in result["suites"].items():
-        cells = [_cell(suite["measures"].get(column)) for column in columns]
+        cells = [interval_text(suite["measures"].get(column)) for column in columns]
         lines.append(f"| {name} | {suite['n']} | {suite['failed']} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
@@ -332,10 +333,3 @@ def _opposite(before: Mapping[str, float], after: Mapping[str, float]) -> float:
 
 def _entropy(p: Mapping[str, float]) -> float:
     return -sum(value * math.log(value) for value in p.values() if value > 0)
-
-
-def _cell(interval: Any) -> str:
-    if interval is None:
-        return "–"
-    value = cast(Mapping[str, float], interval)
-    return f"{value['value']:.3f} [{value['low']:.3f}, {value['high']:.3f}]"

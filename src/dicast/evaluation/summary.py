@@ -19,6 +19,8 @@ from dicast.evaluation.metrics import Floats
 from dicast.evaluation.scoring import KINDS, MAX_LABELS, Slice
 
 CURVE_POINTS = 200
+QUESTIONS_PER_LABEL = 3
+"""Labels that come up less often than this on average are answers, not classes: no macro-F1."""
 
 
 def summarise(part: Slice, *, repeats: int = 1000, seed: int = 0, curves: bool = True) -> dict[str, Any]:
@@ -67,7 +69,8 @@ class _Measure:
         self.mass = reliability.equal_mass_bins(self.rows["confidence"])
         self.kinds = {kind: self.rows["kind"] == index for index, kind in enumerate(KINDS)}
         self.true = part.labels.get("true", -2)
-        self.classes = not self.kinds["score"].any() and 1 < len(part.labels) <= MAX_LABELS
+        enough = 1 < len(part.labels) <= min(MAX_LABELS, rows.size / QUESTIONS_PER_LABEL)
+        self.classes = enough and not self.kinds["score"].any()
         self.soft = ~np.isnan(self.rows["soft_brier"])
         self.judged = self.rows["accepted"] >= 0
         self.sets = ~np.isnan(self.rows["set_size"])
