@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from tests.segment_models import tiny_encoder, tiny_tokenizer
 
@@ -21,7 +23,6 @@ from dicast.segments import (
     windows_of,
     words,
 )
-import itertools
 
 ENCODER = tiny_encoder()
 TOKENIZER = tiny_tokenizer()

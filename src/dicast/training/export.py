@@ -6,14 +6,16 @@ import shutil
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from dicast.errors import CheckpointError, ConfigError, DicastError, MissingDependencyError
 from dicast.models.segmented import SegmentModel
 from dicast.records import Choice, Noul, Record, Score
-from dicast.training.onnx_weights import write_map
+
+WeightFormat: TypeAlias = Literal["float32", "stored", "integer"]
+"""How ONNX files hold weights; see `dicast.models.onnx_export`."""
 
 FLOAT_TOLERANCE, INT8_TOLERANCE = 1e-3, 0.12
 """Largest difference in probability from torch that an exported model may show on the sample."""
@@ -29,7 +31,12 @@ class ExportError(DicastError):
 
 
 def export_onnx(
-    model: SegmentModel, folder: Path, *, tokenizer: Path, int8: bool = True, sample: Sequence[Record] = SAMPLE
+    model: SegmentModel,
+    folder: Path,
+    *,
+    tokenizer: Path,
+    weights: WeightFormat = "integer",
+    sample: Sequence[Record] = SAMPLE,
 ) -> dict[str, Any]:
     """Write ONNX files beside what the folder holds, after comparing them with torch on a sample.
 
@@ -37,7 +44,7 @@ def export_onnx(
         model: the trained model.
         folder: where to write.
         tokenizer: its tokenizer.json.
-        int8: store matrices as int8; False keeps float32.
+        weights: "integer" (int8 in the file and in the encoder's products), "stored" (int8 in the file) or "float32".
         sample: records on which both must agree.
 
     Returns:
@@ -53,11 +60,10 @@ def export_onnx(
     temporary = folder.with_name(f".tmp-onnx-{folder.name}")
     shutil.rmtree(temporary, ignore_errors=True)
     try:
-        sizes = onnx_export.export_onnx(model, temporary, tokenizer=tokenizer, int8=int8)
-        write_map(temporary, model.net.state_dict())
+        sizes = onnx_export.export_onnx(model, temporary, tokenizer=tokenizer, weights=weights)
         runtime = onnx.load_segments(temporary)
         gap = largest_gap(model, runtime, sample)
-        limit = INT8_TOLERANCE if int8 else FLOAT_TOLERANCE
+        limit = FLOAT_TOLERANCE if weights == "float32" else INT8_TOLERANCE
         if gap > limit:
             raise ExportError(f"ONNX and torch differ by {gap:.4f} in probability on the sample, more than {limit}")
         folder.mkdir(parents=True, exist_ok=True)
@@ -65,7 +71,7 @@ def export_onnx(
             shutil.copyfile(path, folder / path.name)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return {"bytes": sizes, "largest difference": gap, "weights": "int8" if int8 else "float32"}
+    return {"bytes": sizes, "largest difference": gap, "weights": weights}
 
 
 def largest_gap(first: Any, second: Any, sample: Sequence[Record]) -> float:
@@ -77,14 +83,14 @@ def largest_gap(first: Any, second: Any, sample: Sequence[Record]) -> float:
     return max(gaps)
 
 
-def export_folder(source: Path, target: Path, *, format: str, int8: bool) -> dict[str, Any]:
+def export_folder(source: Path, target: Path, *, format: str, weights: WeightFormat = "integer") -> dict[str, Any]:
     """Export a trained model's folder (or a run's folder) to another place.
 
     Args:
         source: folder of a model, or of a run that holds `model`.
         target: where to write.
         format: "onnx" (segments) or "release" (clef).
-        int8: for ONNX.
+        weights: for ONNX; see :func:`export_onnx`.
 
     Raises:
         CheckpointError: the folder holds no trained model of that kind.
@@ -104,7 +110,7 @@ def export_folder(source: Path, target: Path, *, format: str, int8: bool) -> dic
         return {"files": sorted(path.name for path in target.iterdir())}
     if not (folder / "model.safetensors").exists():
         raise CheckpointError(f"{folder} has no model.safetensors to export from")
-    facts = export_onnx(SegmentModel.load(folder), target, tokenizer=folder / "tokenizer.json", int8=int8)
+    facts = export_onnx(SegmentModel.load(folder), target, tokenizer=folder / "tokenizer.json", weights=weights)
     for name in ("README.md", "calibration.json"):
         if (folder / name).exists():
             shutil.copyfile(folder / name, target / name)
