@@ -53,10 +53,10 @@ def test_a_release_is_copied_and_other_formats_are_refused(tmp_path: Path, capsy
     assert run(["export", str(RELEASE), str(tmp_path / "out"), "--format", "release"]) == 0
     assert "joint_head.safetensors" in json.loads(capsys.readouterr().out)["files"]
     with pytest.raises(ConfigError, match="exported as release"):
-        export.export_folder(RELEASE, tmp_path / "b", format="onnx", int8=True)
+        export.export_folder(RELEASE, tmp_path / "b", format="onnx")
     (tmp_path / "empty").mkdir()
     with pytest.raises(CheckpointError, match="no trained model"):
-        export.export_folder(tmp_path / "empty", tmp_path / "c", format="release", int8=True)
+        export.export_folder(tmp_path / "empty", tmp_path / "c", format="release")
 
 
 def test_uploading_makes_a_private_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

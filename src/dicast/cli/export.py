@@ -17,7 +17,10 @@ def export(
     format: Annotated[
         Literal["onnx", "release"], typer.Option("--format", "-f", help="onnx: segment models; release: Clef's layout.")
     ] = "onnx",
-    int8: Annotated[bool, typer.Option("--int8/--float32", help="How ONNX stores matrices.")] = True,
+    weights: Annotated[
+        Literal["integer", "stored", "float32"],
+        typer.Option("--weights", help="ONNX: int8 products, int8 in the file only, or float32."),
+    ] = "integer",
     push: Annotated[str, typer.Option("--push", metavar="OWNER/NAME", help="Upload to the hub with your login.")] = "",
     public: Annotated[bool, typer.Option("--public", help="With --push: make a new repository public.")] = False,
 ) -> None:
@@ -31,7 +34,7 @@ def export(
     from dicast.training.export import export_folder
     from dicast.training.export import push as upload
 
-    facts = export_folder(model, out, format=format, int8=int8)
+    facts = export_folder(model, out, format=format, weights=weights)
     if push:
         print(f"uploaded to {upload(out, push, private=not public)}", file=sys.stderr)
     write_json(facts)

@@ -208,11 +208,11 @@ class RlcdConfig:
     )
     samples: int = key(8, "group: draws per question")
     normalise: bool = key(False, "group: divide advantages by their standard deviation")
-    reward: float = key(1.0, "weight of the reward")
+    reward: float = key(0.25, "weight of the reward; the larger beside proper, the sharper the answers")
     partial_credit: float = key(0.5, "reward of the level next to gold, squared at distance two, and so on")
     record_bonus: float = key(0.25, "extra reward when every question of the record is right")
-    kl: float = key(0.05, "weight of the KL divergence from the starting policy")
-    proper: float = key(0.25, "weight of the proper-scoring term")
+    kl: float = key(0.1, "weight of the KL divergence from the starting policy")
+    proper: float = key(1.0, "weight of the proper-scoring term, which keeps answers calibrated")
     proper_rule: Literal["brier", "log"] = key("brier", "which proper score")
 
 
@@ -262,7 +262,9 @@ class ExportConfig:
     licence: str = key("", "licence named in the model card")
     intended_use: str = key("", "sentence for the model card")
     onnx: bool = key(True, "segments: also write ONNX files, which is what `dicast.load` runs")
-    int8: bool = key(True, "segments: store the matrices of the ONNX files as int8; false: float32")
+    weights: Literal["float32", "stored", "integer"] = key(
+        "integer", "segments: how ONNX files hold weights: float32, int8 in the file only, or int8 products"
+    )
     push: str = key("", "hub name to upload to; empty: no upload")
     head_dtype: Literal["float32", "bfloat16"] = key("float32", "clef: dtype in which the head is stored")
 

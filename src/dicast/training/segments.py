@@ -1,6 +1,6 @@
 """The segment model as a `Trainable`: encoder, joint schema head and prior learn together on a CPU.
 
-`model.start` is a folder with `dicast.json` and `model.safetensors` (a trained segment model) or with `bert.json` and
+`model.start` is a folder with `dicast.json` (a trained segment model, in torch or ONNX files) or with `bert.json` and
 `bert.safetensors` (a pretrained encoder, which gets a fresh head). `model.options` may hold
 
     freeze_layers = 4              encoder layers that stay as they are, counted from the embeddings, which stay too
@@ -21,20 +21,18 @@ from typing import Any, Final, Literal
 
 from torch import nn
 
-from dicast.checkpoints import read_json, resolve
+from dicast.checkpoints import resolve
 from dicast.errors import CapabilityError, CheckpointError, ConfigError
 from dicast.models.base import EncodeOptions
-from dicast.models.bert import BertConfig
 from dicast.models.head import HeadConfig
 from dicast.models.segment_batch import SegmentBatch, plan_batch
-from dicast.models.segmented import SegmentModel, SegmentNet
-from dicast.segments import SegmentEncoder, SegmentQuestion
+from dicast.models.segmented import SegmentModel
+from dicast.segments import SegmentQuestion
 from dicast.training.config import Config, ModelConfig, OptimizerConfig
 from dicast.training.data import Example
 from dicast.training.distributed import World, is_first_process
 from dicast.training.export import export_onnx, require_onnx
 from dicast.training.objectives import PaddedLogits
-from dicast.training.onnx_weights import read_state
 from dicast.training.trainable import LogitPlaces, blamed_on, parameter_groups
 
 CHARACTERS_PER_TOKEN: Final = 4
@@ -130,7 +128,7 @@ class SegmentTrainable:
         tokenizer = self._folder / "tokenizer.json"
         self.model.save(folder, tokenizer)
         if self._export.onnx:  # its dicast.json says all that the other one says, and more
-            export_onnx(self.model, folder, tokenizer=tokenizer, int8=self._export.int8)
+            export_onnx(self.model, folder, tokenizer=tokenizer, weights=self._export.weights)
 
 
 def build_trainable(config: Config) -> SegmentTrainable:
@@ -162,15 +160,11 @@ def build_trainable(config: Config) -> SegmentTrainable:
 def _start(folder: Path, settings: ModelConfig, seed: int) -> SegmentModel:
     trained = any((folder / name).exists() for name in ("model.safetensors", "encoder.onnx"))
     if trained and settings.head == "keep":
-        model = SegmentModel.load(folder)
-        _set_dropout(model, settings.head_dropout)
-        return model
-    if (folder / "encoder.onnx").exists() and settings.head == "keep":
-        model = _from_onnx(folder)
+        model = SegmentModel.load(folder)  # ONNX files give their weights back to torch
         _set_dropout(model, settings.head_dropout)
         return model
     if not (folder / "bert.safetensors").exists():
-        raise CheckpointError(f"{folder} has neither model.safetensors nor bert.safetensors to start from")
+        raise CheckpointError(f"{folder} holds neither a trained segment model nor bert.safetensors to start from")
     shape = settings.options.get("head")
     if shape is None:
         model = SegmentModel.warm_start(folder, seed=seed)
@@ -182,21 +176,6 @@ def _start(folder: Path, settings: ModelConfig, seed: int) -> SegmentModel:
     except TypeError as error:
         raise ConfigError(f"not the shape of a head: {error}", field="model.options.head") from None
     return SegmentModel.warm_start(folder, head=head, seed=seed)
-
-
-def _from_onnx(folder: Path) -> SegmentModel:
-    """A model that ships as ONNX alone, in torch again.
-
-    Raises:
-        CheckpointError: the ONNX files have no map of their tensors, or another architecture.
-    """
-    config = read_json(folder / "dicast.json")
-    net = SegmentNet(BertConfig(**config["bert"]), HeadConfig(**config["head"]))
-    try:
-        net.load_state_dict(read_state(folder), strict=True)
-    except RuntimeError as error:
-        raise CheckpointError(f"the ONNX files in {folder} hold another architecture: {error}") from None
-    return SegmentModel(net, SegmentEncoder.from_file(folder / "tokenizer.json"), name=config["name"])
 
 
 def _set_dropout(model: SegmentModel, probability: float) -> None:
