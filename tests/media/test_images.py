@@ -330,3 +330,9 @@ def test_sources_that_are_refused(source: object, said: str) -> None:
 def test_paths_that_are_refused(tmp_path: Path) -> None:
     assert "cannot read" in str(refused(tmp_path / "missing.png"))
     assert "not a regular file" in str(refused(tmp_path))
+
+
+def test_a_decoder_s_words_come_without_the_objects_of_this_process() -> None:
+    from dicast.media.images import reason_of
+
+    assert reason_of(ValueError(f"cannot identify image file {io.BytesIO()!r}")) == "cannot identify image file"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -278,7 +279,7 @@ def _fit(size: tuple[int, int], max_pixels: int) -> tuple[int, int]:
 
 
 def reason_of(error: Exception) -> str:
-    """A decoder's own words, kept short and on one line."""
-    said = getattr(error, "strerror", None) or str(error)
+    """A decoder's own words, kept short, on one line and without the objects of this process."""
+    said = re.sub(r" *<[\w.]+ object at 0x[0-9a-f]+>", "", getattr(error, "strerror", None) or str(error))
     text = " ".join(str(said).split()) or type(error).__name__
     return text if len(text) <= 160 else text[:159] + "…"
