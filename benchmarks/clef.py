@@ -85,12 +85,12 @@ def text(words: int, seed: int) -> str:
 
 
 def rows(rounds: int, shape: Shape = HUNDRED_MILLION) -> Iterator[Row]:
-    """Single records, a mixed batch, questions one by one."""
+    """Questions one by one, single records, a mixed batch."""
     sides = Sides(rounds, shape)
+    yield _one_by_one(sides)
     for words in (5, 100):
         yield _single(sides, words)
     yield _batch(sides)
-    yield _one_by_one(sides)
 
 
 def _single(sides: Sides, words: int) -> Row:
