@@ -245,7 +245,7 @@ def load_clef(
         network,
         encoder,
         info,
-        pad_id=_pad_id(folder, tokenizer),
+        pad_id=pad_token_id(folder, tokenizer),
         folder=folder,
         reuse=reuse_for(str(where), reuse_bytes) if reuse else None,
     )
@@ -369,7 +369,12 @@ def require_torch() -> None:
         ) from error
 
 
-def _pad_id(folder: Path, tokenizer: Any) -> int:
+def pad_token_id(folder: Path, tokenizer: Any) -> int:
+    """The id of the token that fills padding.
+
+    Raises:
+        CheckpointError: the tokenizer does not know the configured token.
+    """
     config: Mapping[str, Any] = read_json(folder / "tokenizer_config.json")
     token = config.get("pad_token") or "<|endoftext|>"
     pad = tokenizer.token_to_id(token["content"] if isinstance(token, dict) else token)

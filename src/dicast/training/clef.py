@@ -298,7 +298,7 @@ def _load(folder: Path, shown: str, revision: str, settings: ModelConfig, device
         licence=checkpoints.card_licence(folder),
     )
     network = ClefNetwork(body, head.to(device))
-    return ClefModel(network, encoder, info, pad_id=checkpoints._pad_id(folder, tokenizer), folder=folder)
+    return ClefModel(network, encoder, info, pad_id=checkpoints.pad_token_id(folder, tokenizer), folder=folder)
 
 
 def _with_dropout(head: JointSchemaHead, dropout: float) -> JointSchemaHead:
