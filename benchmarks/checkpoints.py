@@ -42,7 +42,7 @@ HUNDRED_MILLION = Shape(
     hidden=768, layers=12, intermediate=2304, attention=(6, 2, 128), delta=(8, 4, 128), width=192, head_heads=3
 )
 """About 100 million parameters in the decoder layers; head width a quarter of the hidden width, as in Clef-Flash."""
-TEN_MILLION = Shape(
+SIXTEEN_MILLION = Shape(
     hidden=384, layers=8, intermediate=1152, attention=(4, 2, 96), delta=(4, 2, 96), width=96, head_heads=3
 )
 """The same on a small scale, for machines that are busy or slow."""

@@ -140,7 +140,7 @@ def _batch(sides: Sides) -> Row:
 
 def _one_by_one(sides: Sides) -> Row:
     """Eight questions, each in its own call, about one long state."""
-    state = text(1000, 1)
+    state = text(1450, 1)
     requests = [{"state": state, "questions": {key: question}} for key, question in ONE_BY_ONE.items()]
     tokens = sides.ask_ours(requests[0]).usage.input_tokens
     difference = sides.difference(requests[0])
