@@ -20,6 +20,7 @@ import pytest
 from tests.server.serving import BODY, NOUL, Running, running
 from tests.server.test_keys import keys_file
 
+from dicast.engine import Engine
 from dicast.errors import CheckpointError
 from dicast.server.logs import configure
 from dicast.server.settings import Settings
@@ -78,30 +79,25 @@ class TestOverload:
 
     def test_work_for_a_client_that_has_gone_is_cancelled(self) -> None:
         with running() as alive:
-            alive.post(BODY)
+            engine = idle_engine(alive)
             alive.model.gate.clear()
-            engine = alive.app.services.models.loaded[0].engine
-            blocker = raw_request(alive, {**BODY, "state": "holds the worker"})
-            alive.until(lambda: engine.stats().running_records == 1)
-            gone = raw_request(alive, {**BODY, "state": "nobody waits for this"})
-            alive.until(lambda: engine.stats().queued_records == 1)
-            gone.close()
-            alive.until(lambda: engine.stats().cancelled == 1)
-            alive.model.gate.set()
-            blocker.close()
+            with raw_request(alive, {**BODY, "state": "holds the worker"}):
+                alive.until(lambda: engine.stats().running_records == 1)
+                with raw_request(alive, {**BODY, "state": "nobody waits for this"}):
+                    alive.until(lambda: engine.stats().queued_records == 1)
+                alive.until(lambda: engine.stats().cancelled == 1)
+                alive.model.gate.set()
             assert alive.post(BODY).status_code == 200
             assert not any("nobody waits" in text for text in alive.model.scored)
             assert 'status="499"' in alive.client.get("/metrics").text
 
     def test_a_batch_whose_client_has_gone_stops(self) -> None:
         with running() as alive:
-            alive.post(BODY)
+            engine = idle_engine(alive)
             alive.model.gate.clear()
             lines = [json.dumps({"questions": {"q": NOUL}}), *(json.dumps({"state": f"b{i}"}) for i in range(500))]
-            gone = raw_request(alive, "\n".join(lines), "/v1/systemone/batch", "application/x-ndjson")
-            engine = alive.app.services.models.loaded[0].engine
-            alive.until(lambda: engine.stats().running_records > 0)
-            gone.close()
+            with raw_request(alive, "\n".join(lines), "/v1/systemone/batch", "application/x-ndjson"):
+                alive.until(lambda: engine.stats().running_records > 0)
             alive.until(lambda: alive.app.in_flight == 0)
             alive.model.gate.set()
             assert alive.post(BODY).status_code == 200
@@ -129,6 +125,14 @@ class TestOverload:
             assert alive.client.get("/ready").status_code == 503
             assert alive.client.get("/health").status_code == 200
             begin.set()
+
+
+def idle_engine(alive: Running) -> Engine:
+    """The engine of a loaded model, at rest: its worker forgets a record a moment after the answer was sent."""
+    alive.post(BODY)
+    engine = alive.app.services.models.loaded[0].engine
+    alive.until(lambda: engine.stats().running_records == 0)
+    return engine
 
 
 def raw_request(
