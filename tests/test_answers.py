@@ -21,7 +21,9 @@ class Encoded:
     state_tokens_dropped: int = 0
 
 
-RECORD = Record("s", {"c": Choice("?", {"b": None, "a": None}), "n": Noul("?"), "s": Score("?", ["low", {"x": 1}, "high"])})
+RECORD = Record(
+    "s", {"c": Choice("?", {"b": None, "a": None}), "n": Noul("?"), "s": Score("?", ["low", {"x": 1}, "high"])}
+)
 ENCODED = Encoded(
     [
         QuestionEncoding("c", "choice", ("a", "b")),

@@ -59,7 +59,11 @@ def test_a_list_of_labels_stands_for_options_without_description() -> None:
         ({1: {"type": "noul"}}, "questions", "must be a string, not a number"),
         ({"q": {"type": "noul", "instructions": {1: 2}}}, "questions.q.instructions", "key must be a string"),
         ({"q": {"type": "noul", "instructions": b"x"}}, "questions.q.instructions", "bytes is not a JSON value"),
-        ({"q": {"type": "noul", "instructions": "\ud800"}}, "questions.q.instructions", "lone surrogate at character 0"),
+        (
+            {"q": {"type": "noul", "instructions": "\ud800"}},
+            "questions.q.instructions",
+            "lone surrogate at character 0",
+        ),
     ],
 )
 def test_wrong_shapes(questions: Any, field: str, message: str) -> None:
