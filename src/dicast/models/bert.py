@@ -102,7 +102,7 @@ class BertEncoder(nn.Module):
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         """ids [n, L] int64, mask [n, L] bool (True for tokens) -> hidden states [n, L, H]."""
-        x = self.word(ids) + self.position.weight[: ids.shape[1]] + self.token_type
+        x: Tensor = self.word(ids) + self.position.weight[: ids.shape[1]] + self.token_type
         x = self.embedding_norm(x)
         bias = torch.zeros(mask.shape, dtype=x.dtype, device=x.device).masked_fill(~mask, -1e9)[:, None, None, :]
         for layer in self.layers:

@@ -2,7 +2,7 @@
 
 Exporting renames every large matrix of a graph to ``<parameter>|<first row>:<last row>|<N or T>`` (T: stored
 transposed) by comparing values, since exporters rename, transpose and split them. Everything smaller is kept exactly in
-``rest.safetensors``. Reading multiplies int8 values and scales out again, so the net that comes back is the one that runs.
+``rest.safetensors``. Reading multiplies int8 values and scales out again: the net that comes back is the one that runs.
 """
 
 from __future__ import annotations
