@@ -2,9 +2,9 @@
 
     python recipes/embedded/evaluate.py MODEL DATA --sets bfcl:test,clinc150:dev --limit 500 --out results.json
 
-MODEL is a folder of the torch model (model.safetensors) or of the onnx runtime. Every set is shuffled by a fixed seed before
-`--limit` is applied. `case` is the share of records with every question right. Intervals are 95% percentile bootstraps
-over records.
+MODEL is a folder of the torch model (model.safetensors) or of the onnx runtime. Every set is shuffled by a fixed seed
+before `--limit` is applied. `case` is the share of records with every question right. Intervals are 95% percentile
+bootstraps over records.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def evaluate(model: Any, rows: Sequence[dict[str, Any]], batch: int = 16) -> dic
 
 
 def type_metrics(kind: str, items: Sequence[tuple[int, int, float, np.ndarray]]) -> dict[str, Any]:
-    """Accuracy with an interval, log loss, majority share, ECE and (noul) AUC or (score) error of the expected level."""
+    """Accuracy with an interval, log loss, majority share, ECE, and AUC (noul) or the error of the expected level."""
     hits = np.asarray([hit for _, _, hit, _ in items])
     golds = [gold for _, gold, _, _ in items]
     loss = -np.mean([np.log(max(p[gold], 1e-9)) for _, gold, _, p in items])

@@ -3,8 +3,8 @@
     python recipes/embedded/package.py MODEL OUT --released 2026-11-30
     python recipes/embedded/package.py MODEL OUT --check DATA --out agreement.json
 
-The first form writes `encoder.onnx`, `head.onnx`, `dicast.json` and `tokenizer.json` into OUT. The second compares OUT with
-MODEL in float32 on dev records of DATA: share of equal answers and change of the largest probability.
+The first form writes the graphs, `rest.safetensors`, `dicast.json` and `tokenizer.json` into OUT. The second
+compares OUT with MODEL in float32 on dev records of DATA: share of equal answers and change of the largest probability.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from dicast.models.onnx_export import export_onnx
 from dicast.models.segmented import SegmentModel
 from dicast.records import Record, as_questions
 
-CHECKED = ("banking77", "clinc150", "creak", "goemotions", "hwu64", "pii_detect", "prompt_injection", "sgd", "snips", "strategyqa", "synth_policy")  # fmt: skip
+CHECKED = ("banking77", "clinc150", "creak", "goemotions", "hwu64", "pii_detect", "prompt_injection", "sgd",
+           "snips", "strategyqa", "synth_policy")  # fmt: skip
 RECORDS = 25
 
 

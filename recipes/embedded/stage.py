@@ -2,8 +2,8 @@
 
     python recipes/embedded/stage.py RUN WARM OUT
 
-The first stage had started with a hypothesis scale of 0 for choices, so that a choice between yes and no learned nothing
-from its hypotheses. This sets it to what a fresh model starts with today.
+The first stage had started with a hypothesis scale of 0 for choices, so that a choice between yes and no learned
+nothing from its hypotheses. This sets it to what a fresh model starts with today.
 """
 
 from __future__ import annotations

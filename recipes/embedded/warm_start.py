@@ -5,8 +5,9 @@
 
 Writes ``OUT/bert.safetensors`` (names of `dicast.models.bert`), ``OUT/bert.json`` and ``OUT/tokenizer.json``.
 
-The file was quantised by a tool that drops the names of weight matrices. They are recovered from the graph: every integer
-matrix product is followed by the addition of a bias that kept its name. Knows nothing about training or decisions.
+The file was quantised by a tool that drops the names of weight matrices. They are recovered from the graph: every
+integer matrix product is followed by the addition of a bias that kept its name. Knows nothing about training or
+decisions.
 """
 
 from __future__ import annotations

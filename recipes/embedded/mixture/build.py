@@ -1,4 +1,4 @@
-# ruff: noqa: E501, B905 - long lines of wording are data here
+# ruff: noqa: E501 - long lines of wording are data here
 """Build the training mixture: one JSON-lines file per source and a manifest.
 
     PYTHONPATH=recipes/embedded python -m mixture.build DATA OUT --manifest recipes/embedded/manifest.json

@@ -88,7 +88,7 @@ def many(rng: random.Random, items: Labelled, labels: Sequence[str], sizes: Sequ
     chosen = (
         sorted(labels)
         if size == len(labels)
-        else rng.sample([item for item in labels if item != label], size - 1) + [label]
+        else [*rng.sample([item for item in labels if item != label], size - 1), label]
     )
     if rng.random() < 0.5 and size < len(labels):
         rng.shuffle(chosen)

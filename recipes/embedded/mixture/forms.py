@@ -1,4 +1,4 @@
-# ruff: noqa: E501, B905 - long lines of wording are data here
+# ruff: noqa: E501 - long lines of wording are data here
 """Changes to a labelled record that keep its label true: other wordings, ids, forms and question types.
 
 A row is a plain dict ``{"state", "questions", "gold", "soft"}`` as in `shared/data`. Every function takes a random generator
@@ -113,9 +113,9 @@ def vary_noul(rng: random.Random, row: Row) -> Row:
     """Ask yes/no questions with other criteria, swapped or neutral labels, negated, or as a choice."""
     row = copy.deepcopy(row)
     for name, question in list(row["questions"].items()):
-        if question["type"] == "noul" and isinstance(row["gold"].get(name), bool):
-            if isinstance(question.get("instructions"), str):
-                _vary_one(rng, row, name, question)
+        labelled = question["type"] == "noul" and isinstance(row["gold"].get(name), bool)
+        if labelled and isinstance(question.get("instructions"), str):
+            _vary_one(rng, row, name, question)
     return row
 
 

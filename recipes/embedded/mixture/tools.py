@@ -1,4 +1,4 @@
-# ruff: noqa: E501, B905 - long lines of wording are data here
+# ruff: noqa: E501 - long lines of wording are data here
 """A catalogue of invented functions with requests that need them. Own work; no benchmark's functions are copied."""
 
 from __future__ import annotations
