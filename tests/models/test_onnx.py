@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from tests.segment_models import save_tokenizer, tiny_model, wide_model
 
-from dicast.errors import CapabilityError, CheckpointError
+from dicast.errors import CapabilityError, CheckpointError, TokenBudgetError
 from dicast.models import onnx_export, onnx_int8
 from dicast.models.base import Logits
 from dicast.models.onnx import EncodedSegment, OnnxSegmentModel, SegmentCache, load_segments
@@ -216,3 +216,22 @@ def test_the_runtime_does_not_import_torch(folder: Path) -> None:
         f"OnnxSegmentModel(Path({str(folder)!r}), threads=1); assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120, env={"PYTHONPATH": str(SRC)})
+
+
+def test_more_options_than_the_head_can_hold_for_a_long_state_are_refused(
+    model: OnnxSegmentModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dicast.models.onnx.MOST_SCORES", 1_000_000)
+    questions = {f"q{number}": Choice(f"which {number}", [f"{number} {n}" for n in range(250)]) for number in range(8)}
+    with pytest.raises(TokenBudgetError, match=r"2000 options over \d+ tokens .* the limit is 1000000") as caught:
+        model.encode(Record("the card is lost " * 300, questions))
+    assert caught.value.field == "questions"
+
+
+def test_a_large_record_gives_its_memory_back_and_answers_the_same(
+    folder: Path, model: OnnxSegmentModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = Record("the card is lost " * 20, {"q": Choice("which", ["pay", "card", "team"])})
+    expected = logits_of(model, record)
+    monkeypatch.setattr("dicast.models.onnx.HEAD_SCORES", 1)
+    np.testing.assert_array_equal(logits_of(OnnxSegmentModel(folder, threads=1), record)[0], expected[0])

@@ -21,7 +21,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from dicast.errors import CapabilityError, CheckpointError, MissingDependencyError
+from dicast.errors import CapabilityError, CheckpointError, MissingDependencyError, TokenBudgetError
 from dicast.models.base import DEFAULT_OPTIONS, EncodeOptions, Logits, Model, ModelInfo
 from dicast.models.segment_batch import SegmentBatch, buckets_of, memory_index, plan_batch, split_logits
 from dicast.records import Record
@@ -34,7 +34,10 @@ DEFAULT_MOST_THREADS: Final = 4
 HEAD_ROWS: Final = 16_384
 """Most padded memory rows of one run of the head; records beyond it go into the next run."""
 HEAD_SCORES: Final = 4_000_000
-"""Most attention scores (records x options x rows) of one run of the head, which bounds its memory."""
+"""Most attention scores (records x options x rows) of one run of the head; a single record may have more."""
+MOST_SCORES: Final = 12_000_000
+"""Most attention scores (options x rows) of one record, e.g. 400 yes/no questions about 12,000 tokens. Bounds the
+memory of the head, which needs about 200 bytes a score."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,12 +168,14 @@ class OnnxSegmentModel:
         """Encode one record; see `dicast.segments`.
 
         Raises:
-            TokenBudgetError: the record has too many tokens.
+            TokenBudgetError: the record has too many tokens, or too many options for that many tokens.
             CapabilityError: the record shows images or videos.
         """
         if record.has_media:
             raise CapabilityError(f"{self.name} reads text and JSON only", field="images")
-        return self.encoder.encode(record, options)
+        encoding = self.encoder.encode(record, options)
+        _check_scores(encoding)
+        return encoding
 
     def score(self, encodings: Sequence[SegmentEncoding]) -> list[Logits]:
         """Logits per record and question, options in request order."""
@@ -184,7 +189,9 @@ class OnnxSegmentModel:
     def _score(self, encodings: Sequence[SegmentEncoding]) -> list[Logits]:
         batch = plan_batch(encodings)
         segments = self._encoded(batch)
-        (logits,) = self._head.run(None, _head_inputs(batch, segments))
+        inputs = _head_inputs(batch, segments)
+        large = inputs["memory_mask"].size * inputs["option_mask"].shape[1] > HEAD_SCORES
+        (logits,) = self._head.run(None, inputs, _giving_memory_back() if large else None)
         return split_logits(encodings, np.asarray(logits, np.float32))
 
     def _encoded(self, batch: SegmentBatch) -> list[EncodedSegment]:
@@ -237,6 +244,28 @@ def load_segments(
 def embedded_folder() -> Path:
     """Where the model that comes with the package lies."""
     return Path(str(resources.files("dicast.models") / "embedded"))
+
+
+def _check_scores(encoding: SegmentEncoding) -> None:
+    options = sum(len(question.options) for question in encoding.questions)
+    rows = sum(len(encoding.segments[number].tokens) for number in {window.segment for window in encoding.windows})
+    if options * rows > MOST_SCORES:
+        raise TokenBudgetError(
+            f"{options} options over {rows} tokens of state and instructions are {options * rows} scores, and the limit is "
+            f"{MOST_SCORES}; ask fewer questions at once or shorten the state",
+            field="questions",
+            limit=MOST_SCORES,
+            seen=options * rows,
+        )
+
+
+def _giving_memory_back() -> Any:
+    """Options of a run after which the session's arena is shrunk: large runs are rare, and their memory is wanted back."""
+    import onnxruntime
+
+    options = onnxruntime.RunOptions()
+    options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+    return options
 
 
 def _groups(encodings: Sequence[SegmentEncoding]) -> Iterator[list[int]]:
