@@ -248,11 +248,11 @@ def embedded_folder() -> Path:
 
 def _check_scores(encoding: SegmentEncoding) -> None:
     options = sum(len(question.options) for question in encoding.questions)
-    rows = sum(len(encoding.segments[number].tokens) for number in {window.segment for window in encoding.windows})
+    rows = sum(len(encoding.segments[window.segment].tokens) for window in encoding.windows)
     if options * rows > MOST_SCORES:
         raise TokenBudgetError(
-            f"{options} options over {rows} tokens of state and instructions are {options * rows} scores, and the limit is "
-            f"{MOST_SCORES}; ask fewer questions at once or shorten the state",
+            f"{options} options over {rows} tokens of state and instructions are {options * rows} scores, "
+            f"and the limit is {MOST_SCORES}; ask fewer questions at once or shorten the state",
             field="questions",
             limit=MOST_SCORES,
             seen=options * rows,
@@ -260,7 +260,7 @@ def _check_scores(encoding: SegmentEncoding) -> None:
 
 
 def _giving_memory_back() -> Any:
-    """Options of a run after which the session's arena is shrunk: large runs are rare, and their memory is wanted back."""
+    """Options of a run after which the session's arena is shrunk: large runs are rare, their memory is wanted back."""
     import onnxruntime
 
     options = onnxruntime.RunOptions()
