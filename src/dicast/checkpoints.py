@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from dicast.encoding import DEFAULT_MAX_LENGTH, ClefEncoder, load_tokenizer
-from dicast.errors import CheckpointError, ConfigError, MissingDependencyError, ModelNotFoundError
+from dicast.errors import CheckpointError, ConfigError, DicastError, MissingDependencyError, ModelNotFoundError
 from dicast.models.base import Model, ModelInfo
 
 if TYPE_CHECKING:
@@ -89,7 +90,8 @@ def load_model(
     if kind_of(folder) == "segments":
         from dicast.models.onnx import load_segments
 
-        return load_segments(folder, name=shown, device=device, dtype=dtype, threads=threads)
+        with _content_of(folder):
+            return load_segments(folder, name=shown, device=device, dtype=dtype, threads=threads)
     return load_clef(
         folder,
         name=shown,
@@ -151,6 +153,22 @@ def fetch(repository: str, revision: str | None = None) -> Path:
     except (HfHubHTTPError, OSError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ModelNotFoundError(f"can't fetch {shown} from the hub: {reason}", field="model", seen=shown) from error
+
+
+@contextmanager
+def _content_of(folder: Path) -> Iterator[None]:
+    """What a checkpoint's files lack or hold wrongly, as a CheckpointError."""
+    try:
+        yield
+    except DicastError:
+        raise
+    except KeyError as error:
+        raise CheckpointError(f"{folder} cannot be loaded: its files lack {error}") from error
+    except Exception as error:
+        # tokenizers reports a bad tokenizer.json as a bare Exception; a subclass may be a fault of ours
+        if type(error) is not Exception and not isinstance(error, (TypeError, ValueError)):
+            raise
+        raise CheckpointError(f"{folder} cannot be loaded: {error}") from error
 
 
 def kind_of(folder: Path) -> Kind:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from tests.segment_models import save_tokenizer, tiny_model, wide_model
 
+from dicast.checkpoints import load_model
 from dicast.errors import CapabilityError, CheckpointError, TokenBudgetError
 from dicast.models import onnx_export, onnx_int8
 from dicast.models.base import Logits
@@ -192,6 +193,39 @@ def test_a_broken_file_is_named(folder: Path, tmp_path: Path, name: str, content
     (tmp_path / name).write_bytes(content)
     with pytest.raises(CheckpointError):
         OnnxSegmentModel(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("tokenizer.json", b"{", "EOF while parsing"),
+        ("tokenizer.json", b"{}", "cannot be loaded"),
+    ],
+)
+def test_loading_names_the_folder_whose_files_are_wrong(
+    folder: Path, tmp_path: Path, name: str, content: bytes, words: str
+) -> None:
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(CheckpointError, match=words) as caught:
+        load_model(str(tmp_path))
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_only_wrong_content_becomes_a_checkpoint_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(error: Exception) -> None:
+        def load(*_: object, **__: object) -> None:
+            raise error
+
+        monkeypatch.setattr("dicast.models.onnx.load_segments", load)
+
+    fails(KeyError("weights"))
+    with pytest.raises(CheckpointError, match="its files lack 'weights'"):
+        load_model(str(folder))
+    fails(RuntimeError("a fault of ours"))
+    with pytest.raises(RuntimeError, match="a fault of ours"):
+        load_model(str(folder))
 
 
 def test_load_segments_takes_either_runtime(folder: Path, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def test_reads_what_is_json_and_keeps_key_order() -> None:
         (b"[Infinity]", "Infinity"),
         (b"[-Infinity]", "-Infinity"),
         (b"[1e999]", "too large"),
-        (b"[" + b"9" * 5000 + b"]", "JSON decode error"),
+        (b"[" + b"9" * 5000 + b"]", r"^the number 9{40}\.\.\. has 5000 characters, which is too many$"),
         (b'"\xff"', "not valid UTF-8 at byte 1"),
         (b'\xef\xbb\xbf{"a": 1}', "BOM"),
         ('{"a": 1}'.encode("utf-16"), "not valid UTF-8"),
