@@ -67,6 +67,15 @@ def test_a_dry_run_writes_nothing(dicast_command: Callable[..., Any], checkpoint
     assert list(checkpoint.iterdir()) == []
 
 
+def test_a_missing_target_folder_is_refused_before_the_work(
+    dicast_command: Callable[..., Any], checkpoint: Path, data: Path, tmp_path: Path
+) -> None:
+    outcome = dicast_command("calibrate", "-d", data, "-m", checkpoint, "--out", tmp_path / "nowhere")
+    assert outcome.code == 2
+    assert outcome.err.strip().endswith("out: no such folder")
+    assert outcome.out == ""
+
+
 def test_training_data_is_refused(dicast_command: Callable[..., Any], checkpoint: Path, data: Path) -> None:
     (checkpoint / "training.json").write_text(json.dumps({"data": {"dev": data_hash(data)}}))
     outcome = dicast_command("calibrate", "-d", data, "-m", checkpoint)

@@ -79,6 +79,7 @@ def calibrate(
     from dicast.model import load
 
     folder, name, _ = resolve(model)
+    target = None if dry_run else _writable(out or folder)  # before the work, not after it
     files = find_files(data, split=split)
     refuse_training_files(files, folder)
     backend = LocalBackend(load(model, device=device, dtype=dtype, calibrated=False), batch=batch)
@@ -92,8 +93,8 @@ def calibrate(
     promise = Promise(target_error, risk, miss_rate, sets, per_question)
     calibration = fit(observations, provenance, method=method, promise=promise)
     print(report(calibration))
-    if not dry_run:
-        print(f"written: {calibration.save(_writable(out or folder))}")
+    if target is not None:
+        print(f"written: {calibration.save(target)}")
 
 
 def _observed(
