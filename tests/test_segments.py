@@ -249,3 +249,16 @@ def test_long_options_and_instructions_are_read_whole() -> None:
         assert any(tokens[i : i + len(ids)] == ids for tokens in memory for i in range(len(tokens))), word
     assert {window.owner for window in encoding.windows if window.part == "reference"} == {0}
     assert max(len(segment.tokens) for segment in encoding.segments) <= 512
+
+
+def test_a_state_that_repeats_itself_is_counted_as_often_as_it_is_read() -> None:
+    once = encode("the card is lost " * 56, {"q": Noul("lost")})
+    assert encode("the card is lost " * 560, {"q": Noul("lost")}).length > 9 * once.length - 300
+    with pytest.raises(TokenBudgetError, match=r"the record has \d+ tokens and the limit is 32768"):
+        encode("qzx " * 12_000, {"q": Noul("lost")})
+
+
+def test_a_state_of_more_words_than_tokens_are_allowed_is_refused_before_it_is_tokenized() -> None:
+    with pytest.raises(TokenBudgetError, match="the state has 600000 words or more") as caught:
+        encode("word " * 600_000, {"q": Noul("lost")})
+    assert (caught.value.field, caught.value.limit) == ("state", 32_768)

@@ -54,6 +54,8 @@ QUESTION_TOKENS: Final = 400
 the whole instruction is then read as windows besides."""
 LINKED_TOKENS: Final = 40
 """Most tokens that a catalogue entry adds to an option or hypothesis that names it."""
+FAR_TOO_LONG: Final = 4
+"""A state with more than this many times as many words as tokens are allowed is refused without counting its tokens."""
 MAX_TOKENS: Final = 32768
 """Most tokens of one record over all its segments."""
 
@@ -109,7 +111,7 @@ class SegmentEncoding:
         questions: in request order.
         segments: the distinct segments.
         windows: the memory: evidence and references first, then the instructions.
-        length: tokens of all distinct segments.
+        length: tokens of all distinct segments, and of windows that repeat.
         media_tokens: always 0.
         state_tokens_dropped: how many state tokens were cut off on request.
     """
@@ -181,13 +183,16 @@ class _RecordEncoder:
         self.catalogue = _Catalogue(record)
 
     def encode(self, options: EncodeOptions) -> SegmentEncoding:
-        pieces = [self.encoder.ids(piece) for piece in pieces_of(self.catalogue.rest)]
+        limit = min(options.max_length or self.encoder.max_tokens, self.encoder.max_tokens)
+        texts = pieces_of(self.catalogue.rest)
+        if options.truncation == "refuse" and options.max_state_tokens is None:
+            _refuse_too_many_words(texts, limit)
+        pieces = [self.encoder.ids(piece) for piece in texts]
         questions = [
             self._question(name, question, text, with_state=any(pieces))
             for (name, question), text in zip(self.record.questions.items(), self.instructions, strict=True)
         ]
         others = [*self._references(), *self._instructions(questions), *self._long_options()]
-        limit = min(options.max_length or self.encoder.max_tokens, self.encoder.max_tokens)
         pieces, dropped = cut_pieces(pieces, options.max_state_tokens)
         if options.truncation == "state_end":
             pieces, more = fit_pieces(pieces, limit - self._length())
@@ -195,15 +200,22 @@ class _RecordEncoder:
         windows = [Window(self._add(ids), "state") for ids in windows_of(pieces)]
         if not windows:
             windows = self._instruction_evidence()
-        length = self._length()
+        windows += others
+        length = self._length() + self._repeated(windows)
         if length > limit:
             raise TokenBudgetError(
                 f"the record has {length} tokens and the limit is {limit}", field="state", limit=limit, seen=length
             )
-        return SegmentEncoding(tuple(questions), tuple(self.segments), (*windows, *others), length, 0, dropped)
+        return SegmentEncoding(tuple(questions), tuple(self.segments), tuple(windows), length, 0, dropped)
 
     def _length(self) -> int:
         return sum(len(segment.tokens) for segment in self.segments)
+
+    def _repeated(self, windows: Sequence[Window]) -> int:
+        """Tokens of windows that stand more than once in the memory: encoded once, but read by the head every time."""
+        sizes = [len(segment.tokens) for segment in self.segments]
+        numbers = [window.segment for window in windows]
+        return sum(sizes[number] for number in numbers) - sum(sizes[number] for number in set(numbers))
 
     def _add(self, *parts: Sequence[int]) -> int:
         return self.segments.setdefault(self.encoder.frame(*parts), len(self.segments))
@@ -486,6 +498,18 @@ def fit_pieces(pieces: Pieces, room: int) -> tuple[Pieces, int]:
         middle = (low + high) // 2
         low, high = (middle, high) if needed(middle) <= room else (low, middle)
     return cut_pieces(pieces, low)
+
+
+def _refuse_too_many_words(texts: Iterable[str], limit: int) -> None:
+    """Refuse what is far too long, every word being a token at least, before it is tokenized."""
+    words_seen = sum(len(text.split()) for text in texts)
+    if words_seen > FAR_TOO_LONG * limit:
+        raise TokenBudgetError(
+            f"the state has {words_seen} words or more, each a token at least, and the limit is {limit} tokens",
+            field="state",
+            limit=limit,
+            seen=words_seen,
+        )
 
 
 def _token_id(tokenizer: Tokenizer, token: str) -> int:
