@@ -13,7 +13,7 @@ WORKERS ?= 2
 NODE_CLIENTS := $(if $(shell command -v npm),tests/server/node/node_modules/done)
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint bench results wheel clean
+.PHONY: demo test test-ray lint bench results wheel clean
 .DEFAULT_GOAL := demo
 
 demo: .venv/done
@@ -21,6 +21,10 @@ demo: .venv/done
 
 test: .venv-test/done $(NODE_CLIENTS)
 	$(FULL) -m pytest -n $(WORKERS) $(PYTEST_FLAGS)
+
+# Ray aborts where its processes do not start within seconds, so its tests want a machine that does nothing else.
+test-ray: .venv-test/done
+	$(FULL) -m pytest -m ray tests/scale
 
 lint: .venv-test/done
 	$(FULL) -m ruff check .

@@ -157,7 +157,7 @@ def test_without_ray_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) 
         request_dataset([])
 
 
-@pytest.mark.slow
+@pytest.mark.ray
 def test_a_dataset_is_decided_by_an_actor(ray_run: Callable[[str], Any]) -> None:
     """The answers are the reference's; rows find their way home by their columns, whatever their order."""
     result = ray_run("offline")

@@ -19,7 +19,7 @@ from dicast.server.app import App
 from dicast.server.settings import ModelSpec, Settings
 
 
-@pytest.mark.slow
+@pytest.mark.ray
 def test_replicas_answer_as_the_server_does(ray_run: Callable[[str], Any]) -> None:
     result = ray_run("online")
     assert result["states"] == {"RUNNING": REPLICAS}
