@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 from tests.golden_cases import RELEASE
 
@@ -189,3 +190,15 @@ def test_half_precision_is_refused_on_a_cpu() -> None:
 def test_unknown_settings(field: str, value: str) -> None:
     with pytest.raises(ConfigError, match=value):
         load_model(RELEASE, **{field: value})
+
+
+@pytest.mark.parametrize("vision", [True, False])
+def test_an_output_embedding_that_the_config_ties_is_the_input_embedding(vision: bool, copy: Path) -> None:
+    """As in the small Qwen3.5 backbones; without the tie a missing lm_head is refused (above)."""
+    config = json.loads((copy / "config.json").read_text())
+    config["tie_word_embeddings"] = config["text_config"]["tie_word_embeddings"] = True
+    (copy / "config.json").write_text(json.dumps(config))
+    change_tensors(copy / "model.safetensors", lambda t: t.pop("lm_head.weight"))
+    backbone = load_clef(copy, device="cpu", dtype="float32", vision=vision).network.backbone
+    ids = torch.arange(5)
+    torch.testing.assert_close(backbone.lexical_rows(ids), backbone.text.embed_tokens.weight[ids], rtol=0, atol=0)

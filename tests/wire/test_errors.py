@@ -47,7 +47,7 @@ def test_a_broken_limit_is_a_plain_text_and_tells_programs_the_numbers() -> None
         (errors.DeadlineExceededError("late"), 503, "deadline_exceeded", "timeout"),
         (errors.EngineClosedError("closing"), 503, "shutting_down", "overloaded_error"),
         (errors.EngineError("broke"), 503, "engine_error", "server_error"),
-        (RuntimeError("secret path /root/x"), 500, "internal_error", "server_error"),
+        (RuntimeError("secret path /srv/x"), 500, "internal_error", "server_error"),
     ],
 )
 def test_every_error_has_a_status_and_both_shapes(error: Exception, status: int, code: str, error_type: str) -> None:
