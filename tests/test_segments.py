@@ -262,3 +262,24 @@ def test_a_state_of_more_words_than_tokens_are_allowed_is_refused_before_it_is_t
     with pytest.raises(TokenBudgetError, match="the state has 600000 words or more") as caught:
         encode("word " * 600_000, {"q": Noul("lost")})
     assert (caught.value.field, caught.value.limit) == ("state", 32_768)
+
+
+def test_questions_that_ask_the_same_of_catalogue_entries_share_a_template() -> None:
+    tools = [{"name": "payBill", "description": "pay money"}, {"name": "lostCard", "description": "card lost"}]
+    options = {"yes": "call it", "no": "skip it"}
+    asked = {name: Choice(f"is {name} the tool to call", options) for name in ("payBill", "lostCard")}
+    others = {"urgent": Noul("is it urgent"), "more": Choice("is payBill the tool to call", {"a": "yes", "b": "no"})}
+    encoding = encode({"text": "card", "tools": tools}, {**asked, **others})
+    first, second, alone, other_options = (question.template for question in encoding.questions)
+    assert first == second >= 0
+    assert alone == -1
+    assert other_options != first
+
+
+def test_questions_that_differ_in_their_last_paragraph_share_a_template() -> None:
+    asked = {name: Noul(f"Mark the topic if the text is about it.\n\nTopic: {name}") for name in ("pay", "card")}
+    other = {"else": Noul("Mark the team.\n\nTopic: pay"), "plain": Noul("is it pay"), "same": Noul("is it card")}
+    templates = [question.template for question in encode("the card", {**asked, **other}).questions]
+    assert templates[0] == templates[1] >= 0
+    assert templates[2] not in (templates[0], -1)
+    assert templates[3:] == [-1, -1]

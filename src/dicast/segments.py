@@ -61,7 +61,9 @@ MAX_TOKENS: Final = 32768
 
 Part: TypeAlias = Literal["state", "instruction", "reference"]
 PARTS: Final[tuple[Part, ...]] = ("state", "instruction", "reference")
+Template: TypeAlias = tuple[str, frozenset[int], str]
 _NO_OWNER: Final = -1
+_NO_TEMPLATE: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +98,14 @@ class SegmentQuestion(QuestionEncoding):
         segment: index of the instruction's segment.
         labels: per option, index of the segment of its text.
         hypotheses: per option, index of the segment of instruction and option (or the label's again).
+        template: number that questions of the record share which ask the same of different things (which of these
+            tools to call, one question per tool); -1 for all others.
     """
 
     segment: int
     labels: tuple[int, ...]
     hypotheses: tuple[int, ...]
+    template: int = _NO_TEMPLATE
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +184,7 @@ class _RecordEncoder:
         self.encoder = encoder
         self.record = record
         self.segments: dict[Segment, int] = {}
+        self.templates: dict[Template, int] = {}
         self.instructions = [instruction_text(name, item) for name, item in record.questions.items()]
         self.catalogue = _Catalogue(record)
 
@@ -250,9 +256,20 @@ class _RecordEncoder:
             asked = self._last_paragraph(text, ids, named is not None) if with_state else ids
             tail = [*asked[-HYPOTHESIS_TAIL:], *self._linked_ids(named)]
             hypotheses = [self._add(tail, self._label_ids(label)) for label in texts]
+        template = self._template(question, text, labels)
         return SegmentQuestion(
-            name, question.type, question.options, self._add(shown), tuple(labels), tuple(hypotheses)
+            name, question.type, question.options, self._add(shown), tuple(labels), tuple(hypotheses), template
         )
+
+    def _template(self, question: Question, text: str, labels: Sequence[int]) -> int:
+        """Number of what the question shares with others like it: type, options, and the instruction but for its end."""
+        named = self.catalogue.name_in(_raw_text(question.instructions))
+        shared, paragraph, _ = text.rstrip().rpartition("\n\n")
+        if named is not None:
+            shared = text.replace(named, "", 1) if named in text else text.replace(words(named), "", 1)
+        elif not paragraph:
+            return _NO_TEMPLATE
+        return self.templates.setdefault((question.type, frozenset(labels), shared), len(self.templates))
 
     def _last_paragraph(self, text: str, ids: tuple[int, ...], names_entry: bool) -> tuple[int, ...]:
         """The part of a long instruction that tells this question from its neighbours."""
@@ -313,9 +330,14 @@ class _Catalogue:
         return self._by_name.get(name)
 
     def named_in(self, text: str) -> Mapping[str, JSON] | None:
-        """The entry whose name stands last in the text; the longer name where two end together."""
+        """The entry whose name stands last in the text."""
+        name = self.name_in(text)
+        return None if name is None else self._by_name[name]
+
+    def name_in(self, text: str) -> str | None:
+        """The name that stands last in the text; the longer one where two end together."""
         found = [(text.rfind(name) + len(name), len(name), name) for name in self._by_name if _mentions(text, name)]
-        return self._by_name[max(found)[2]] if found else None
+        return max(found)[2] if found else None
 
 
 def _names(value: JSON) -> list[str]:

@@ -126,3 +126,60 @@ def test_memory_index_points_to_the_rows_of_each_record() -> None:
     for row, numbers in enumerate(batch.memory):
         expected = [offsets[number] + at for number in numbers for at in range(lengths[number])]
         assert index[row][mask[row]].tolist() == expected
+
+
+def tool_record(names: list[str]) -> Record:
+    tools = [{"name": name, "description": f"{name} money"} for name in names]
+    asked: dict[str, Question] = {name: Choice(f"is {name} the tool", {"yes": "yes", "no": "no"}) for name in names}
+    return Record({"text": "pay the card", "tools": tools}, asked)
+
+
+def test_peers_are_options_of_the_same_text_in_questions_of_one_template() -> None:
+    names = ["payBill", "lostCard", "teamTool"]
+    alone: dict[str, Question] = {"u": Noul("is it urgent"), "v": Noul("is it lost")}
+    tools = tool_record(names)
+    batch = plan_batch([MODEL.encode(Record(tools.state, {**tools.questions, **alone})), MODEL.encode(RECORDS[0])])
+    yes, no = batch.peer[0, 0], batch.peer[0, 1]
+    assert yes != no
+    assert batch.peer[0].tolist() == [yes, no] * 3 + [-1] * 4
+    assert set(batch.peer[1]) == {-1}
+
+
+def test_the_prior_takes_the_odds_of_rivals_from_an_option() -> None:
+    """With share 1 for "yes", p(yes) of each of several tools is its softmax among them."""
+    net = tiny_model().net
+    with torch.no_grad():
+        for parameter in net.head.parameters():
+            parameter.zero_()
+        batch = plan_batch([MODEL.encode(tool_record(["payBill", "lostCard", "teamTool"]))])
+        encoded, _ = net.encode_segments(buckets_of(batch.segments), len(batch.segments))
+        label = torch.nn.functional.normalize(encoded.cls[torch.from_numpy(batch.label[0, :2])], dim=-1)
+        net.prior.rivalry.zero_()
+        own = net(batch)[0].view(3, 2)
+        net.prior.rivalry.copy_(torch.linalg.lstsq(label, torch.tensor([1.0, 0.0])[:, None]).solution[:, 0])
+        logits = net(batch)[0].view(3, 2)
+    odds = own[:, 0] - own[:, 1]
+    expected = torch.stack([odds[k] - torch.cat([odds[:k], odds[k + 1 :]]).logsumexp(0) for k in range(3)])
+    torch.testing.assert_close(logits[:, 0] - logits[:, 1], expected, atol=1e-4, rtol=0)
+    torch.testing.assert_close((logits[:, 0] - logits[:, 1]).sigmoid(), odds.softmax(0), atol=1e-4, rtol=0)
+
+
+def test_rivals_change_nothing_where_questions_are_not_alike() -> None:
+    record = RECORDS[0]
+    before = score(record)[0]
+    with torch.no_grad():
+        MODEL.net.prior.rivalry.add_(3.0)
+        try:
+            np.testing.assert_array_equal(score(record)[0], before)
+        finally:
+            MODEL.net.prior.rivalry.sub_(3.0)
+
+
+def test_what_the_prior_says_reaches_the_head() -> None:
+    before = score(RECORDS[0])[0]
+    with torch.no_grad():
+        MODEL.net.hint.weight.add_(1.0)
+        try:
+            assert np.abs(score(RECORDS[0])[0] - before).max() > 1e-4
+        finally:
+            MODEL.net.hint.weight.sub_(1.0)

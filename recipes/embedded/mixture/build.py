@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from mixture import derived, forms
+from mixture import derived, forms, plugins
 from mixture.generated import MAKERS
 
 Row = dict[str, Any]
@@ -29,13 +29,12 @@ HELD_OUT = (
     "bfcl",
     "bfcl_other",
     "cruxeval",
-    "metatool",
     "response_preference",
     "snips",
     "strategyqa",
     "tabfact",
 )
-"""Never read: zero-shot sets and the two that resemble them."""
+"""Never read: zero-shot sets, and the other categories of BFCL."""
 MOST_STATE = 1800
 """Longest state in characters; longer records are left out."""
 REAL: dict[str, tuple[int, int, str]] = {
@@ -54,10 +53,12 @@ REAL: dict[str, tuple[int, int, str]] = {
     "gsm8k_choice": (400, 1, "MIT"),
     "onestop_english": (350, 1, "CC BY-SA 4.0"),
     "rubric_score": (400, 1, "Apache-2.0"),
+    "metatool": (2400, 2, "MIT"),
 }
 """Set -> records, most questions of a record, licence."""
 DERIVED = {"intent_yes_no": 2600, "intent_pairs": 1000, "intent_inverse": 1000, "intent_many": 3000, "intent_tools": 2400,
-           "sgd_api": 2000, "sgd_reply": 700, "better_answer": 500, "emotion_choice": 1200, "no_evidence": 1800}  # fmt: skip
+           "sgd_api": 2000, "sgd_reply": 700, "better_answer": 500, "emotion_choice": 1200, "plugin_calls": 2600,
+           "no_evidence": 1800}  # fmt: skip
 KEEP_PLAIN = 0.4
 """Share of public records that keep their own form."""
 
@@ -176,6 +177,8 @@ def derived_sources(rng: random.Random, data: Path) -> Iterator[tuple[str, list[
     rubric = [row for row in read(data, "rubric_score") if isinstance(row["state"].get("response"), str)]
     emotions = read(data, "goemotions")
     names = sorted({label for row in emotions for label in row["meta"]["labels"]})
+    requests = read(data, "metatool")
+    known = plugins.descriptions(requests)
     makers: dict[str, Callable[[], Row | None]] = {
         "intent_yes_no": lambda: (lambda n: derived.yes_no(rng, intents[n], near[n]))(pick()),
         "intent_pairs": lambda: derived.pair(rng, texts[pick()]),
@@ -186,6 +189,7 @@ def derived_sources(rng: random.Random, data: Path) -> Iterator[tuple[str, list[
         "sgd_reply": lambda: derived.next_reply(rng, sgd),
         "better_answer": lambda: derived.better_answer(rng, rubric),
         "emotion_choice": lambda: emotion_choice(rng, emotions, names),
+        "plugin_calls": lambda: plugins.calls(rng, rng.choice(requests), known),
     }
     for name, make in makers.items():
         rows: list[Row] = []

@@ -58,19 +58,24 @@ def tool_calls(rng: random.Random) -> Row:
     order = list(range(count))
     rng.shuffle(order)
     schemas = [schema_of(rng, names[number], tools[number].description, tools[number].parameters) for number in order]
+    return per_tool(rng, text, schemas, [number in needed for number in order])
+
+
+def per_tool(rng: random.Random, text: str, schemas: list[dict[str, Any]], needed: list[bool]) -> Row:
+    """A request, functions, and one yes/no question (choice or noul) per function in one of many wordings."""
     key, value = conversation(rng, text)
     asked = rng.choice(PER_TOOL)
     as_choice = rng.random() < 0.65
     yes, no = rng.choice((("Call it.", "Do not call it."), ("This tool is needed.", "This tool is not needed."),
                           ("Invoke the tool.", "Leave the tool alone."), ("use it", "skip it")))  # fmt: skip
     questions, gold = {}, {}
-    for number in order:
-        instructions = asked.format(name=names[number])
+    for number, (schema, holds) in enumerate(zip(schemas, needed, strict=True)):
+        instructions = asked.format(name=schema["name"])
         question: Row = {"type": "noul", "instructions": instructions}
         if as_choice:
             question = {"type": "choice", "instructions": instructions, "criteria": {"yes": yes, "no": no}}
         questions[f"tool_{number}"] = question
-        gold[f"tool_{number}"] = ("yes" if number in needed else "no") if as_choice else number in needed
+        gold[f"tool_{number}"] = ("yes" if holds else "no") if as_choice else holds
     return {"state": {key: value, rng.choice(("functions", "tools", "available_tools")): schemas},
             "questions": questions, "gold": gold}  # fmt: skip
 

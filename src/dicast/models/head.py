@@ -70,6 +70,7 @@ class HeadInputs(NamedTuple):
         owner: ``[B, O]`` int64, index of the question to which an option belongs; 0 at padding.
         summary: ``[B, H]`` global vector: the normed row of the last real token.
         prior_query: ``[B, Q, H]`` vector to which lexical means are compared; None means question + summary.
+        hint: ``[B, O, W]`` added to the option queries before they read the memory; Clef has none.
     """
 
     memory: Tensor
@@ -83,6 +84,7 @@ class HeadInputs(NamedTuple):
     owner: Tensor
     summary: Tensor
     prior_query: Tensor | None = None
+    hint: Tensor | None = None
 
 
 class MemoryAttention(nn.Module):
@@ -276,6 +278,8 @@ class JointSchemaHead(nn.Module):
         options: Tensor = (
             self.option_context_projection(inputs.option) + self.option_lexical_projection(inputs.lexical) + asked
         )
+        if inputs.hint is not None:
+            options = options + inputs.hint
         for layer in self.evidence_layers:
             options = layer(options, inputs.memory, inputs.memory_mask, form)
         return options

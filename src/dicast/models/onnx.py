@@ -138,6 +138,7 @@ class OnnxSegmentModel:
         self.threads = threads or min(DEFAULT_MOST_THREADS, _processors())
         self._encoder = _session(folder / "encoder.onnx", self.threads, spin)
         self._head = _session(folder / "head.onnx", self.threads, spin)
+        self._head_names = {item.name for item in self._head.get_inputs()}
         self.encoder = SegmentEncoder.from_file(folder / "tokenizer.json")
         self.cache = SegmentCache(int(cache_mb * 1e6))
 
@@ -189,7 +190,7 @@ class OnnxSegmentModel:
     def _score(self, encodings: Sequence[SegmentEncoding]) -> list[Logits]:
         batch = plan_batch(encodings)
         segments = self._encoded(batch)
-        inputs = _head_inputs(batch, segments)
+        inputs = {name: array for name, array in _head_inputs(batch, segments).items() if name in self._head_names}
         large = inputs["memory_mask"].size * inputs["option_mask"].shape[1] > HEAD_SCORES
         (logits,) = self._head.run(None, inputs, _giving_memory_back() if large else None)
         return split_logits(encodings, np.asarray(logits, np.float32))
@@ -315,6 +316,7 @@ def _head_inputs(batch: SegmentBatch, segments: Sequence[EncodedSegment]) -> dic
         "window_normed": normed[batch.window],
         "window_mask": batch.window_mask,
         "window_owner": batch.window_owner,
+        "peer": batch.peer,
     }
 
 

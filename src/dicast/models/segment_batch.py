@@ -8,6 +8,7 @@ Shapes: B records, Q questions, O options of all questions of a record, N eviden
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -23,6 +24,7 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 
 TYPE_CODES: Final = {"noul": 0, "choice": 1, "score": 2}
 PART_CODES: Final = {part: code for code, part in enumerate(PARTS)}
+NONE: Final = -1
 BUCKET_TOKENS: Final = 4096
 """Most padded tokens of one bucket, which bounds the memory of the encoder."""
 
@@ -45,6 +47,8 @@ class SegmentBatch:
         window: ``[B, N]`` evidence segments; N is at least 1.
         window_mask: ``[B, N]``.
         window_owner: ``[B, N]`` the only question that may use the window, or -1 for all.
+        peer: ``[B, O]`` number that an option shares with the options of the same text in questions of the same
+            template; -1 where there are none, and at padding.
     """
 
     segments: tuple[Segment, ...]
@@ -60,6 +64,7 @@ class SegmentBatch:
     window: Ints
     window_mask: Bools
     window_owner: Ints
+    peer: Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +112,16 @@ def plan_batch(encodings: Sequence[SegmentEncoding]) -> SegmentBatch:
         window=window,
         window_mask=window_mask,
         window_owner=_padded([[w.owner for w in kept] for kept in evidence])[0],
+        peer=_padded([_peers(item) for item in encodings], NONE)[0],
     )
+
+
+def _peers(encoding: SegmentEncoding) -> list[int]:
+    """Per option, the number it shares with its peers, or -1 where no other question has one."""
+    keys = [(q.template, label) for q in encoding.questions for label in q.labels]
+    count = Counter(keys)
+    numbers = {key: number for number, key in enumerate(count)}
+    return [numbers[key] if key[0] >= 0 and count[key] > 1 else NONE for key in keys]
 
 
 def buckets_of(segments: Sequence[Segment], *, most_tokens: int = BUCKET_TOKENS, padding: float = 0.15) -> list[Bucket]:
@@ -161,9 +175,9 @@ def _bucket(segments: Sequence[Segment], group: Sequence[int]) -> Bucket:
     return Bucket(tuple(group), ids, mask, span)
 
 
-def _padded(rows: Sequence[Sequence[int]]) -> tuple[Ints, Bools]:
+def _padded(rows: Sequence[Sequence[int]], filler: int = 0) -> tuple[Ints, Bools]:
     shape = (len(rows), max(1, *(len(row) for row in rows)) if rows else 1)
-    values, mask = np.zeros(shape, np.int64), np.zeros(shape, np.bool_)
+    values, mask = np.full(shape, filler, np.int64), np.zeros(shape, np.bool_)
     for number, row in enumerate(rows):
         values[number, : len(row)] = row
         mask[number, : len(row)] = True

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from dicast.errors import CheckpointError
 from dicast.models.base import DEFAULT_OPTIONS, EncodeOptions, Logits, ModelInfo
 from dicast.models.bert import BertConfig, BertEncoder
-from dicast.models.head import HeadConfig, HeadInputs, JointSchemaHead
+from dicast.models.head import AttentionForm, HeadConfig, HeadInputs, JointSchemaHead
 from dicast.models.onnx_weights import read_weights
 from dicast.models.segment_batch import Bucket, SegmentBatch, buckets_of, memory_index, plan_batch, split_logits
 from dicast.records import Record
@@ -36,6 +36,11 @@ from dicast.segments import PARTS, SegmentEncoder, SegmentEncoding
 FORMAT = "segments"
 UNIT = 20.0
 """Scale of the prior's learned factors: cosines of this encoder differ by a few hundredths between options."""
+HINTS = 3
+HINT_UNIT = 5.0
+"""By what the prior's numbers are divided before the head sees them."""
+SMALL_START = 0.2
+"""By what the evidence layers' outputs are multiplied at the start, so that they cannot drown the options they join."""
 
 
 class PriorInputs(NamedTuple):
@@ -50,6 +55,8 @@ class PriorInputs(NamedTuple):
         window_owner: ``[B, N]`` int64: the only question that may use a window, or -1.
         types: ``[B, Q]`` int64.
         owner: ``[B, O]`` int64.
+        option_mask: ``[B, O]`` bool.
+        peer: ``[B, O]`` int64: what options of the same text in like questions share, or -1.
     """
 
     label: Tensor
@@ -60,6 +67,24 @@ class PriorInputs(NamedTuple):
     window_owner: Tensor
     types: Tensor
     owner: Tensor
+    option_mask: Tensor
+    peer: Tensor
+
+
+class PriorLogits(NamedTuple):
+    """What the prior says of each option, all ``[B, O]``.
+
+    Attributes:
+        own: logits from the option's own cosines.
+        odds: log-odds of the option within its question, from `own`.
+        rivals: log of the summed odds of its peers; 0 without peers.
+        logits: the prior: `own`, less the learned share of `rivals`.
+    """
+
+    own: Tensor
+    odds: Tensor
+    rivals: Tensor
+    logits: Tensor
 
 
 class SegmentPrior(nn.Module):
@@ -67,17 +92,30 @@ class SegmentPrior(nn.Module):
 
     For option o and window n: c = cos(o, n). A softmax over windows, sharpened by a learned factor, pools them, so that
     one fitting window in a long state counts. Without evidence the option is compared with the instruction.
+
+    Where several questions ask the same of different things (which tool to call, one question per tool), an option's
+    peers are its rivals. If exactly one of them could hold, its log-odds would be z_o - log sum_p exp z_p over the
+    peers p; how much of that subtraction an option takes part in is a linear function of its label (a "yes" may, a
+    "no" may not). It starts at zero.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
+        self.rivalry = nn.Parameter(torch.zeros(width))
         self.label_scale = nn.Parameter(torch.tensor([0.0, 0.8, 0.5]))  # noul, choice, score
         self.hypothesis_scale = nn.Parameter(torch.tensor([1.0, 0.5, 0.5]))
         self.question_scale = nn.Parameter(torch.zeros(3))
         self.sharpness = nn.Parameter(torch.tensor(0.5))
 
-    def forward(self, inputs: PriorInputs) -> Tensor:
-        """Prior logits ``[B, O]``."""
+    def forward(self, inputs: PriorInputs) -> PriorLogits:
+        """Prior logits ``[B, O]`` and what they are made of."""
+        own = self._own(inputs)
+        odds = _log_odds(own, inputs.owner, inputs.option_mask, inputs.types.shape[1])
+        rivals = _rivals(odds, inputs.peer, inputs.owner)
+        share = torch.matmul(F.normalize(inputs.label, dim=-1), self.rivalry)
+        return PriorLogits(own, odds, rivals, own - share * rivals)
+
+    def _own(self, inputs: PriorInputs) -> Tensor:
         kind = inputs.types.gather(1, inputs.owner)
         label = F.normalize(inputs.label, dim=-1)
         hypothesis = F.normalize(inputs.hypothesis, dim=-1)
@@ -100,6 +138,23 @@ class SegmentPrior(nn.Module):
         cosines = torch.matmul(option, window.transpose(1, 2))  # [B, O, N]
         weights = (UNIT * self.sharpness * cosines).masked_fill(~usable, -1e9).softmax(dim=-1)
         return (weights * cosines).sum(dim=-1)
+
+
+def _log_odds(logits: Tensor, owner: Tensor, mask: Tensor, questions: int) -> Tensor:
+    """log p / (1 - p) of each option within its question, at most about 14 either way: ``[B, O]``."""
+    asked = torch.arange(questions, device=owner.device)
+    member = (owner[:, None, :] == asked[None, :, None]) & mask[:, None, :]  # [B, Q, O]
+    total = logits[:, None, :].masked_fill(~member, -1e9).logsumexp(dim=-1)
+    logp = (logits - total.gather(1, owner)).clamp(min=-14.0, max=-1e-6)
+    return logp - torch.log(1.0 - logp.exp())
+
+
+def _rivals(odds: Tensor, peer: Tensor, owner: Tensor) -> Tensor:
+    """log sum of the odds of each option's peers in other questions; 0 where it has none: ``[B, O]``."""
+    rival = (peer[:, :, None] == peer[:, None, :]) & (peer >= 0)[:, None, :]
+    rival = rival & (owner[:, :, None] != owner[:, None, :])  # [B, O, O]
+    total = odds[:, None, :].expand(-1, odds.shape[1], -1).masked_fill(~rival, -1e9).logsumexp(dim=-1)
+    return torch.where(rival.any(dim=-1), total, torch.zeros_like(total))
 
 
 class EncodedSegments(NamedTuple):
@@ -127,7 +182,8 @@ class SegmentNet(nn.Module):
         self.head = JointSchemaHead(
             head.hidden_size, head.width, head.routing_layers, head.layers, head.heads, head.feedforward, head.dropout
         )
-        self.prior = SegmentPrior()
+        self.prior = SegmentPrior(head.hidden_size)
+        self.hint = nn.Linear(HINTS, head.width, bias=False)
         self.part_embedding = nn.Parameter(torch.zeros(len(PARTS), head.width))
         self.start_at_prior()
 
@@ -140,6 +196,8 @@ class SegmentNet(nn.Module):
             self.head.joint_logit_scale.fill_(-2.0)
             self.head.residual_gate.fill_(2.0)
             self.head.prior_logit_scale.fill_(-30.0)
+            for layer in self.head.evidence_layers:
+                layer.attention.out_proj.weight.mul_(SMALL_START)
         self.head.prior_logit_scale.requires_grad_(False)
 
     def encode_bucket(self, ids: Tensor, mask: Tensor, span: Tensor) -> EncodedSegments:
@@ -168,10 +226,12 @@ class SegmentNet(nn.Module):
         merged = [torch.cat(tensors) for tensors in zip(*parts, strict=True)]
         return EncodedSegments(merged[0], *(tensor[back] for tensor in merged[1:])), offsets
 
-    def decide(self, head: HeadInputs, prior: PriorInputs) -> Tensor:
-        """Logits ``[B, O]``."""
-        logits: Tensor = self.prior(prior) + self.head(head)
-        return logits
+    def decide(self, head: HeadInputs, prior: PriorInputs, form: AttentionForm = "auto") -> Tensor:
+        """Logits ``[B, O]``. The head is told what the prior says; its gradient does not go back that way."""
+        said: PriorLogits = self.prior(prior)
+        seen = torch.stack((said.own, said.odds, said.rivals), dim=-1).detach() / HINT_UNIT
+        joint: Tensor = self.head(head._replace(hint=self.hint(seen)), form)
+        return said.logits + joint
 
     def forward(self, batch: SegmentBatch) -> Tensor:
         """Logits ``[B, O]`` of a batch."""
@@ -182,7 +242,7 @@ class SegmentNet(nn.Module):
             name: torch.from_numpy(getattr(batch, name)).to(device)
             for name in (
                 "question", "question_mask", "types", "label", "hypothesis", "option_mask", "owner",
-                "window", "window_mask", "window_owner",
+                "window", "window_mask", "window_owner", "peer",
             )
         }  # fmt: skip
         head = HeadInputs(
@@ -206,6 +266,8 @@ class SegmentNet(nn.Module):
             window_owner=at["window_owner"],
             types=at["types"],
             owner=at["owner"],
+            option_mask=at["option_mask"],
+            peer=at["peer"],
         )
         return self.decide(head, prior)
 
@@ -295,7 +357,7 @@ class SegmentModel:
         torch.manual_seed(seed)
         bert = BertConfig(**json.loads((folder / "bert.json").read_text()))
         head = head or HeadConfig(
-            hidden_size=bert.hidden_size, width=256, routing_layers=2, layers=2, heads=8, feedforward=1024, dropout=0.1
+            hidden_size=bert.hidden_size, width=256, routing_layers=2, layers=1, heads=8, feedforward=512, dropout=0.1
         )
         net = SegmentNet(bert, head)
         net.bert.load_state_dict(load_file(folder / "bert.safetensors"), strict=True)
