@@ -11,7 +11,7 @@ from tests.segment_models import save_tokenizer, tiny_encoder, tiny_model
 
 from dicast.models.base import Logits
 from dicast.models.segment_batch import buckets_of, memory_index, plan_batch
-from dicast.models.segmented import SegmentModel
+from dicast.models.segmented import UNIT, SegmentModel
 from dicast.records import Choice, Noul, Question, Record, Score
 
 MODEL = tiny_model()
@@ -156,7 +156,8 @@ def test_the_prior_takes_the_odds_of_rivals_from_an_option() -> None:
         label = torch.nn.functional.normalize(encoded.cls[torch.from_numpy(batch.label[0, :2])], dim=-1)
         net.prior.rivalry.zero_()
         own = net(batch)[0].view(3, 2)
-        net.prior.rivalry.copy_(torch.linalg.lstsq(label, torch.tensor([1.0, 0.0])[:, None]).solution[:, 0])
+        share = torch.tensor([1.0, 0.0]) / UNIT
+        net.prior.rivalry.copy_(torch.linalg.lstsq(label, share[:, None]).solution[:, 0])
         logits = net(batch)[0].view(3, 2)
     odds = own[:, 0] - own[:, 1]
     expected = torch.stack([odds[k] - torch.cat([odds[:k], odds[k + 1 :]]).logsumexp(0) for k in range(3)])

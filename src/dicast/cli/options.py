@@ -64,7 +64,7 @@ def check_model_name(requested: str | None, loaded: str) -> None:
     """
     if requested is None or requested == loaded:
         return
-    from dicast.server.models import ALIASES
+    from dicast.wire.aliases import ALIASES
 
     if ALIASES.fullmatch(requested):
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -72,6 +73,8 @@ def train(
         from dicast.training.lengths import token_counter
 
         report = check_data(settings, token_counter(settings))
+        if find_spec("torch") is None:
+            report.warnings.append("training needs torch, which is not installed here: pip install 'dicast[torch]'")
         if json:
             write_json(report.to_dict())
         else:

@@ -112,7 +112,7 @@ class SegmentPrior(nn.Module):
         own = self._own(inputs)
         odds = _log_odds(own, inputs.owner, inputs.option_mask, inputs.types.shape[1])
         rivals = _rivals(odds, inputs.peer, inputs.owner)
-        share = torch.matmul(F.normalize(inputs.label, dim=-1), self.rivalry)
+        share = UNIT * torch.matmul(F.normalize(inputs.label, dim=-1), self.rivalry)
         return PriorLogits(own, odds, rivals, own - share * rivals)
 
     def _own(self, inputs: PriorInputs) -> Tensor:
@@ -197,7 +197,7 @@ class SegmentNet(nn.Module):
             self.head.residual_gate.fill_(2.0)
             self.head.prior_logit_scale.fill_(-30.0)
             for layer in self.head.evidence_layers:
-                layer.attention.out_proj.weight.mul_(SMALL_START)
+                layer.attention.out_proj.weight.mul_(SMALL_START)  # type: ignore[union-attr,operator]
         self.head.prior_logit_scale.requires_grad_(False)
 
     def encode_bucket(self, ids: Tensor, mask: Tensor, span: Tensor) -> EncodedSegments:

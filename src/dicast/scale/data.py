@@ -26,7 +26,7 @@ from dicast.engine import Engine
 from dicast.errors import ConfigError, ModelNotFoundError
 from dicast.records import Decision, Question, Record, as_questions, check_limits
 from dicast.scale import import_ray
-from dicast.server.models import ALIASES
+from dicast.wire.aliases import ALIASES
 from dicast.wire.errors import error_response, invalid
 from dicast.wire.extensions import Extensions
 from dicast.wire.jsontext import write_json

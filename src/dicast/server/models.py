@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,15 +21,10 @@ from dicast.engine import Engine
 from dicast.errors import DeadlineExceededError, EngineClosedError, ModelNotFoundError, OverloadedError
 from dicast.models.base import ModelInfo
 from dicast.server.settings import ModelSpec
+from dicast.wire.aliases import ALIASES, DECISIONS_ALIASES
 
 log = logging.getLogger("dicast.server")
 
-ALIASES = re.compile(r"~?(?:[\w.@-]+/)*(?:jev-[\w.-]+|clef[\w.-]*|dicast-[\w.-]+)", re.ASCII)
-"""Names that mean the default model; gateways put a vendor in front, as in ``typesafe/jev-1.13``."""
-DECISIONS_ALIASES = re.compile(r"gpt-6-luna(?:-[\w.-]+)?", re.ASCII)
-"""Names that mean the default model on the Decisions route only."""
-LISTED_ALIAS = "jev-latest"
-"""The alias that the models listing shows: the official clients' default."""
 DTYPE_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "int8": 1.0, "int4": 0.5}
 WEIGHT_FILES = (".safetensors", ".onnx")
 BUSY_RETRY_MS = 1000

@@ -15,10 +15,11 @@ from dicast._version import __version__
 from dicast.models.base import ModelInfo
 from dicast.server.http import Request, Response, json_response
 from dicast.server.metrics import CONTENT_TYPE
-from dicast.server.models import LISTED_ALIAS, ModelRegistry
+from dicast.server.models import ModelRegistry
 from dicast.server.openapi import document
 from dicast.server.services import Services
 from dicast.server.settings import ModelSpec
+from dicast.wire.aliases import LISTED_ALIAS
 from dicast.wire.errors import RequestError
 
 OWNER = "dicast"
