@@ -48,7 +48,13 @@ CONFLICTS = {frozenset(pair.split()) for pair in (
     "not_interested big_team", "postponed decision", "emergency pain", "recommends food_poisoning", "recommends wont_return", "will_return wont_return", "not_recommend will_return",
     "newsletter urgent", "newsletter deadline_day", "out_of_office urgent", "scam polite", "spam_ad polite", "resolved data_loss")}  # fmt: skip
 """Pairs that would contradict each other in one message, beside those that the bank's contrasts name."""
-SLOT_ATTRIBUTES = {"order": "order_number", "amount": "amount", "phone": "phone", "email": "email_address", "city": "place"}
+SLOT_ATTRIBUTES = {
+    "order": "order_number",
+    "amount": "amount",
+    "phone": "phone",
+    "email": "email_address",
+    "city": "place",
+}
 SLOTS = {
     "name": NAMES, "city": CITIES, "rival": ("Vantrix", "Bluepine", "Hartmann", "Kestrel", "Nordwind", "Zapeo"),
     "product": ("the lamp", "the tent", "the kettle", "the jacket", "the desk", "the drill", "the backpack", "the coffee machine",
@@ -78,23 +84,88 @@ FILLERS = {
     "meeting": ("We met in the small room.", "{name} took the notes.", "The meeting started at nine.", "Seven people were there.", "{name} opened the round.",
                 "There was coffee.", "We went through the agenda.", "The call lasted half an hour."),
 }  # fmt: skip
-JUDGE = ("Which description fits the {text}?", "Judge the {text} by the two criteria.", "Compare the {text} with both descriptions.", "Decide by the criteria.")
-PAIRS = (("yes", "no"), ("A", "B"), ("Yes.", "No."), ("true", "false"), ("correct", "incorrect"), ("right", "wrong"), ("B", "A"), ("1", "0"), ("agree", "disagree"))
+JUDGE = (
+    "Which description fits the {text}?",
+    "Judge the {text} by the two criteria.",
+    "Compare the {text} with both descriptions.",
+    "Decide by the criteria.",
+)
+PAIRS = (
+    ("yes", "no"),
+    ("A", "B"),
+    ("Yes.", "No."),
+    ("true", "false"),
+    ("correct", "incorrect"),
+    ("right", "wrong"),
+    ("B", "A"),
+    ("1", "0"),
+    ("agree", "disagree"),
+)
 """Words for true and false."""
-MARKS = (("present", "absent"), ("flag", "ignore"), ("applies", "does not apply"), ("found", "not found"), ("match", "no match"), ("detected", "not detected"), ("tick", "leave blank"))
-MARKED = ("Look for this in the {{text}}: {label}. Say {yes} or {no}.", "{label}: {yes} or {no}?", "Check the {{text}} for the following: {label}.", "Criterion: {label}.", "Label to check: {label}")
-KEYS = (("yes", "no"), ("yes", "no"), ("y", "n"), ("true", "false"), ("A", "B"), ("B", "A"), ("1", "0"), ("0", "1"), ("option_0", "option_1"))
-ANSWERS = (("yes", "no"), ("Yes.", "No."), ("that is right", "that is not right"), ("it holds", "it does not hold"), ("The answer is yes.", "The answer is no."))
+MARKS = (
+    ("present", "absent"),
+    ("flag", "ignore"),
+    ("applies", "does not apply"),
+    ("found", "not found"),
+    ("match", "no match"),
+    ("detected", "not detected"),
+    ("tick", "leave blank"),
+)
+MARKED = (
+    "Look for this in the {{text}}: {label}. Say {yes} or {no}.",
+    "{label}: {yes} or {no}?",
+    "Check the {{text}} for the following: {label}.",
+    "Criterion: {label}.",
+    "Label to check: {label}",
+)
+KEYS = (
+    ("yes", "no"),
+    ("yes", "no"),
+    ("y", "n"),
+    ("true", "false"),
+    ("A", "B"),
+    ("B", "A"),
+    ("1", "0"),
+    ("0", "1"),
+    ("option_0", "option_1"),
+)
+ANSWERS = (
+    ("yes", "no"),
+    ("Yes.", "No."),
+    ("that is right", "that is not right"),
+    ("it holds", "it does not hold"),
+    ("The answer is yes.", "The answer is no."),
+)
 NONE = ("none of these", "none of the above", "nothing of the kind", "no option applies", "something else")
 WHICH = ("Which of these applies to the {text}?", "Which statement about the {text} is true?", "Pick the one that fits.", "What is true of the {who}?", "Choose the matching description.",
          "Which label belongs to this {text}?", "What does the {text} contain?", "Only one of these holds. Which?", "Tag the {text}.", "What can be said about this {text}?")  # fmt: skip
-SUBJECTS = ("Hello", "Request", "My account", "A message", "For your team", "Contact form", "Note", "From the website", "Case", "(no subject)", "Quick note")
+SUBJECTS = (
+    "Hello",
+    "Request",
+    "My account",
+    "A message",
+    "For your team",
+    "Contact form",
+    "Note",
+    "From the website",
+    "Case",
+    "(no subject)",
+    "Quick note",
+)
 STATE_KEYS = {"service": ("message", "text", "ticket", "description", "content"), "office": ("message", "text", "email", "body"), "review": ("review", "text", "comment"),
               "social": ("post", "comment", "text", "content"), "medical": ("note", "message", "text"), "code": ("comment", "review_comment", "text"),
               "news": ("article", "text", "item", "snippet"), "meeting": ("notes", "minutes", "text")}  # fmt: skip
 FIELDS = {"channel": ("web", "app", "form"), "language": ("en",), "id": (17, 204, 5031, 881), "received": ("09:12", "14:40", "18:03"), "source": ("inbox", "import"),
           "status": ("new", "unread")}  # fmt: skip
-AGENT = ("One moment.", "I see.", "Noted.", "Go on.", "I am reading your message.", "Understood.", "I have opened your record.")
+AGENT = (
+    "One moment.",
+    "I see.",
+    "Noted.",
+    "Go on.",
+    "I am reading your message.",
+    "Understood.",
+    "I have opened your record.",
+)
 
 
 @dataclass(frozen=True)

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - the table of the bank's format is wide
 """Messages composed of sentences with known attributes, and questions about them. Own work, CC0.
 
 The banks are `attributes_*.txt` beside this file. One attribute there:
@@ -74,7 +75,11 @@ class Message:
 @cache
 def bank() -> dict[str, Attribute]:
     """All attributes by key."""
-    lines = [line for path in sorted(Path(__file__).parent.glob("attributes_*.txt")) for line in path.read_text().splitlines()]
+    lines = [
+        line
+        for path in sorted(Path(__file__).parent.glob("attributes_*.txt"))
+        for line in path.read_text().splitlines()
+    ]
     blocks: list[list[str]] = []
     for line in lines:
         if line.startswith("@"):
@@ -105,7 +110,9 @@ def parse(block: list[str]) -> Attribute:
         return tuple(text.strip() for text in parts[mark].split("|"))
 
     levels = tuple((item.split(":")[0], int(item.split(":")[1])) for item in parts.get("v", "").split())
-    guard = parts.get("g", "").replace("{rivals}", "|".join(words.SLOTS["rival"])).replace("{names}", "|".join(words.NAMES))
+    guard = (
+        parts.get("g", "").replace("{rivals}", "|".join(words.SLOTS["rival"])).replace("{names}", "|".join(words.NAMES))
+    )
     meaning = texts("=")
     return Attribute(key, kind, names, label, keys("i"), keys("u"), keys("c"), keys("l"), guard, levels,
                      texts("?"), texts("!"), (meaning[0], meaning[1]), texts("-"))  # fmt: skip
@@ -285,7 +292,9 @@ def yes_no(rng: random.Random, domain: str, item: Attribute, value: bool) -> Ask
         yes_text, no_text = rng.choice(words.ANSWERS)
     options = [(yes_key, yes_text), (no_key, no_text)]
     rng.shuffle(options)
-    return Asked({"type": "choice", "instructions": asked, "criteria": dict(options)}, yes_key if value == straight else no_key)
+    return Asked(
+        {"type": "choice", "instructions": asked, "criteria": dict(options)}, yes_key if value == straight else no_key
+    )
 
 
 def which(rng: random.Random, message: Message, true: list[str], false: list[str]) -> Asked | None:
@@ -316,7 +325,10 @@ def which(rng: random.Random, message: Message, true: list[str], false: list[str
     if style == "label" and none:
         criteria["none"] = rng.choice(words.NONE)
     asked = worded(rng, message.domain, rng.choice(words.WHICH))
-    return Asked({"type": "choice", "instructions": asked, "criteria": criteria}, none_key if hidden or right is None else keys[right])
+    return Asked(
+        {"type": "choice", "instructions": asked, "criteria": criteria},
+        none_key if hidden or right is None else keys[right],
+    )
 
 
 def score(rng: random.Random, message: Message) -> Asked | None:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from mixture import derived, forms, plugins
+from mixture import answers, attributes, derived, forms, plugins
 from mixture.generated import MAKERS
 
 Row = dict[str, Any]
@@ -256,6 +256,10 @@ def main() -> None:
     for name, rows in generated_sources(random.Random(f"{SEED}/generated")):
         pool += rows if name in ("ticket", "facts", "tool_choice") else []
         entries.append(write(args.out, f"made_{name}", rows, "own work, CC0"))
+    rows = attributes.records(random.Random(f"{SEED}/attributes"))
+    entries.append(write(args.out, "made_attributes", rows, "own work, CC0"))
+    rows = answers.records(random.Random(f"{SEED}/answers"), lambda name: read(args.data, name))
+    entries.append(write(args.out, "made_preference", rows, "as the sets it is made from"))
     entries.append(write(args.out, "no_evidence", no_evidence(random.Random(f"{SEED}/none"), pool), "as its sources"))
     summary = {
         "seed": SEED,
