@@ -254,7 +254,8 @@ def load_clef(
         videos=body.has_vision,
         revision=revision,
         licence=card_licence(folder),
-        details=kernels(where, body.text.config._attn_implementation) | ({"weights": quantize} if quantize else {}),
+        details=kernels(where, body.text.config._attn_implementation, own_delta=body.own_delta)
+        | ({"weights": quantize} if quantize else {}),
     )
     network = ClefNetwork(body, head)
     _tune(network, quantize=quantize, cuda_graphs=cuda_graphs, compiled=compiled)

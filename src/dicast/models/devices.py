@@ -58,20 +58,23 @@ def cpu_multiplies_bfloat16() -> bool:
     return any(getattr(torch.cpu, probe, lambda: False)() for probe in probes)
 
 
-def kernels(device: torch.device, attention: str) -> dict[str, str | int]:
+def kernels(device: torch.device, attention: str, *, own_delta: bool) -> dict[str, str | int]:
     """Which kernels a Qwen3.5 backbone runs on a device, and with how many threads: what `dicast info` shows.
 
     transformers takes the fused linear-attention and convolution kernels wherever their packages can be imported and
-    the device is a GPU; everything else falls back to plain torch code.
+    the device is a GPU; everywhere else the Gated DeltaNet layers run :mod:`dicast.models.delta`.
 
     Args:
         device: where the model runs.
         attention: attention implementation of the backbone, e.g. ``sdpa``.
+        own_delta: whether the layers are of a make that `dicast.models.delta` knows.
     """
-    fused = device.type == "cuda"
+    plain = "dicast (torch)" if own_delta else "transformers (torch)"
+    fused = device.type == "cuda" and find_spec("fla") is not None
+    convolution = "causal-conv1d" if find_spec("causal_conv1d") else "transformers (torch)"
     return {
         "attention": attention,
-        "gated delta rule": "flash-linear-attention" if fused and find_spec("fla") else "torch",
-        "causal convolution": "causal-conv1d" if fused and find_spec("causal_conv1d") else "torch",
+        "gated delta rule": "flash-linear-attention" if fused else plain,
+        "causal convolution": convolution if fused else plain,
         "threads": torch.get_num_threads(),
     }

@@ -21,6 +21,7 @@ from dicast.batching import Batch
 from dicast.encoding import MediaEncoding
 from dicast.errors import CheckpointError
 from dicast.models.qwen_cache import cache_argument
+from dicast.models.qwen_layers import install
 from dicast.models.qwen_positions import batch_positions
 
 MODEL_TYPES = ("qwen3_5", "qwen3_5_text")
@@ -32,6 +33,9 @@ class QwenBackbone(nn.Module):
 
     Args:
         model: `Qwen3_5ForConditionalGeneration` (with vision) or `Qwen3_5ForCausalLM` (text only) of transformers.
+
+    Attributes:
+        own_delta: whether Gated DeltaNet layers run :mod:`dicast.models.delta` wherever there are no fused kernels.
     """
 
     def __init__(self, model: Any) -> None:
@@ -39,6 +43,7 @@ class QwenBackbone(nn.Module):
         self.model = model
         inner = model.model
         self.has_vision = hasattr(inner, "visual")
+        self.own_delta = install(self.text)
 
     @property
     def text(self) -> Any:

@@ -65,6 +65,21 @@ def restore(config: Any, pieces: Sequence[Sequence[LayerState]], records: int = 
     return cache
 
 
+def recurrent_states(cache: Any, layer: int) -> tuple[Tensor, Tensor] | tuple[None, None]:
+    """A Gated DeltaNet layer's convolution state ``[B, D, T]`` and recurrent state ``[B, H, d, e]``; None at first."""
+    states = cache.layers[layer]
+    known = states.has_previous_state
+    if not (known[0] if isinstance(known, dict) else known):
+        return None, None
+    return _first(states.conv_states), _first(states.recurrent_states)
+
+
+def set_recurrent_states(cache: Any, layer: int, convolution: Tensor, recurrent: Tensor) -> None:
+    """Move a Gated DeltaNet layer's states on."""
+    cache.update_conv_state(convolution, layer)
+    cache.update_recurrent_state(recurrent, layer)
+
+
 def cache_argument(decoder: Any) -> str:
     """Name of a decoder's cache argument, which transformers renamed."""
     return _cache_argument(type(decoder).forward)
