@@ -1,9 +1,10 @@
 """From the trained torch model to the files that the package ships, with the check of what int8 costs.
 
-    python recipes/embedded/package.py MODEL OUT --released 2026-11-30
+    python recipes/embedded/package.py MODEL OUT --released 2026-11-30 --data DATA
     python recipes/embedded/package.py MODEL OUT --check DATA --out agreement.json
 
-The first form writes the graphs, `rest.safetensors`, `dicast.json` and `tokenizer.json` into OUT. The second
+The first form writes the graphs, `rest.safetensors`, `dicast.json` and `tokenizer.json` into OUT; the ranges of rounded
+activations are taken from train records of DATA. The same records and layers give the same bytes. The second
 compares OUT with MODEL in float32 on dev records of DATA: share of equal answers and change of the largest probability.
 """
 
@@ -13,6 +14,7 @@ import argparse
 import gzip
 import hashlib
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +25,40 @@ from dicast.models.onnx import OnnxSegmentModel
 from dicast.models.onnx_export import export_onnx
 from dicast.models.segmented import SegmentModel
 from dicast.records import Record, as_questions
+from dicast.segments import Segment
 
 CHECKED = ("banking77", "clinc150", "creak", "goemotions", "hwu64", "pii_detect", "prompt_injection", "sgd",
            "snips", "strategyqa", "synth_policy")  # fmt: skip
 RECORDS = 25
+SAMPLED = 8
+"""Train records of each data set from which the ranges of activations are taken."""
+SAMPLED_SEGMENTS = 12
+"""Most segments of each of these records."""
 
 
-def write(model: Path, out: Path, released: str) -> None:
+def samples(model: SegmentModel, data: Path) -> list[Segment]:
+    """Segments of the first train records of every data set, evenly spaced where a record has many."""
+    found: dict[Segment, None] = {}
+    for file in sorted(data.glob("*/train.jsonl.gz")):
+        with gzip.open(file, "rt", encoding="utf-8") as lines:
+            rows = [json.loads(line) for line, _ in zip(lines, range(SAMPLED), strict=False)]
+        for row in rows:
+            if row.get("images") or row.get("videos"):
+                continue
+            segments = model.encode(Record(row["state"], as_questions(row["questions"]))).segments
+            found.update(dict.fromkeys(segments[:: math.ceil(len(segments) / SAMPLED_SEGMENTS)]))
+    return list(found)
+
+
+def write(model: Path, out: Path, released: str, data: Path | None) -> None:
     """Write the shipped files."""
     trained = SegmentModel.load(model)
     trained.name = "dicast-embedded"
     digest = hashlib.sha256((model / "model.safetensors").read_bytes()).hexdigest()
     trained.extra = {"licence": "Apache-2.0", "released": released, "revision": digest[:16]}
-    print(export_onnx(trained, out, tokenizer=model / "tokenizer.json", weights="integer"))
+    chosen = samples(trained, data) if data else []
+    print(len(chosen), "segments,", sum(len(segment.tokens) for segment in chosen), "tokens sampled")
+    print(export_onnx(trained, out, tokenizer=model / "tokenizer.json", weights="integer", samples=chosen))
 
 
 def compare(model: Path, out: Path, data: Path) -> dict[str, Any]:
@@ -68,11 +91,12 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--released", default="")
+    parser.add_argument("--data", type=Path, help="folder of data sets: ranges of activations come from train records")
     parser.add_argument("--check", type=Path, help="folder of data sets: compare instead of writing")
     parser.add_argument("--out", type=Path, help="where the comparison goes")
     args = parser.parse_args()
     if args.check is None:
-        write(args.model, args.folder, args.released)
+        write(args.model, args.folder, args.released, args.data)
         return
     found = compare(args.model, args.folder, args.check)
     print(found)

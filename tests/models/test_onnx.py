@@ -147,9 +147,8 @@ def test_a_folder_without_the_small_weights_cannot_be_trained_further(folder: Pa
 def test_int8_files_are_smaller_and_close(
     folder: Path, tmp_path: Path, weights: WeightFormat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("stored_int8", "integer_products"):
-        rewrite = partial(getattr(onnx_int8, name), least=64)
-        monkeypatch.setattr(onnx_export, name, rewrite)
+    monkeypatch.setattr(onnx_export, "stored_int8", partial(onnx_int8.stored_int8, least=64))
+    monkeypatch.setattr(onnx_export, "QUANTISE_FROM", 64)
     onnx_export.export_onnx(tiny_model(), tmp_path, tokenizer=folder / "tokenizer.json", weights=weights)
     model, exact = OnnxSegmentModel(tmp_path, threads=1), OnnxSegmentModel(folder, threads=1)
     for name in ("encoder.onnx", "head.onnx"):

@@ -1,14 +1,17 @@
 """Int8 in ONNX graphs: smaller files, and integer products that cannot saturate. Knows graphs, knows no model.
 
-Two rewrites of a float32 graph:
+`stored_int8` rewrites a float32 graph: a large matrix becomes int8 values and one float32 scale per output column,
+multiplied out by Cast and Mul when the graph is loaded (runtimes fold constants). Tables that are only looked up stay
+int8 in memory.
 
-* `stored_int8`: a large matrix becomes int8 values and one float32 scale per output column, multiplied out by Cast and
-  Mul when the graph is loaded (runtimes fold constants). Tables that are only looked up stay int8 in memory.
-* `integer_products`: a product with such a matrix becomes MatMulInteger. Activations are rounded per row (token), so a
-  token's result does not depend on its company: x = s_x (q - 128) with q in 1..255, w = s_w v with v in -63..63.
-  A few channels of a transformer's activations are far larger than the others and would take all the resolution, so
-  channel c of x is divided by sqrt(max |x_c| / max |w_c|) and the weights are multiplied by it (SmoothQuant, Xiao et
-  al. 2023, with exponent 1/2); the maxima of x come from sample inputs.
+`roundings` chooses, from samples, how the inputs x of a graph's products are rounded: x / d = s (q - z) with q in
+0..255 and *one fixed* step s and zero z per tensor. A token's result therefore does not depend on its company, and
+rounding costs one pass. Matrices are W d = s_w v with v in -63..63 and one s_w per output column.
+
+* A few channels of a transformer's activations are far larger than the others and would take all the resolution, so
+  channel c is divided by d_c = max |x_c|^e / max |w_c|^(1 - e) (SmoothQuant, Xiao et al. 2023), with the e
+  that makes the rounded product nearest to the exact one.
+* A few values in a hundred thousand are clipped: they would double the step of all others.
 
 Why it cannot saturate: processors without VNNI (AVX2, SSE) add two products of an unsigned and a signed byte in 16
 bits. The largest sum is 2 * 255 * 63 = 32,130, below 32,767; with 8-bit weights it would be 64,770. Accumulation is in
@@ -17,7 +20,8 @@ bits. The largest sum is 2 * 255 * 63 = 32,130, below 32,767; with 8-bit weights
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -32,8 +36,15 @@ QUANTISE_FROM: Final = 4096
 STORED_LEVELS: Final = 127
 PRODUCT_LEVELS: Final = 63
 """7-bit weights; see above."""
-OFFSET: Final = 128
-"""Zero point of rounded activations."""
+LEVELS: Final = 255
+"""Steps of a rounded activation."""
+EXPONENTS: Final = (0.0, 0.3, 0.5, 0.65, 0.8, 1.0)
+"""Which e are tried, see above; with 0 nothing is divided."""
+ROWS: Final = 384
+"""About how many rows the choice of e looks at."""
+CLIPPED: Final = 1e-5
+"""Share of the values at either end that may be beyond the range."""
+SMALLEST: Final = 1e-5
 
 
 def stored_int8(model: onnx.ModelProto, *, least: int = QUANTISE_FROM) -> onnx.ModelProto:
@@ -62,74 +73,120 @@ def stored_int8(model: onnx.ModelProto, *, least: int = QUANTISE_FROM) -> onnx.M
     return _rebuilt(model, nodes, initializers)
 
 
-def integer_products(
-    model: onnx.ModelProto, samples: Iterable[Mapping[str, Array]], *, least: int = QUANTISE_FROM
-) -> onnx.ModelProto:
-    """Replace products with constant float32 matrices of at least `least` elements by integer products.
+@dataclass(frozen=True, slots=True)
+class Rounding:
+    """How rows x are rounded before a product: ``x / divisor = step (q - zero)`` with q in 0..255.
+
+    Attributes:
+        step: float32 scalar.
+        zero: uint8 scalar.
+        divisor: ``[H]`` float32 by which channels are divided first; None: by nothing.
+    """
+
+    step: np.float32
+    zero: np.uint8
+    divisor: Array | None
+
+
+def roundings(
+    model: onnx.ModelProto,
+    inputs: Mapping[str, Array],
+    samples: Sequence[Mapping[str, Array]],
+) -> dict[str, Rounding]:
+    """Choose roundings for the inputs of products from what they are on samples. The same samples, the same result.
 
     Args:
-        model: the graph.
-        samples: typical inputs, from which the largest activation of every channel is taken.
-        least: smaller matrices stay float32.
+        model: a float32 graph that computes the inputs.
+        inputs: per tensor of the graph ``[..., H]`` the matrix ``[H, outputs]`` by which it is multiplied.
+        samples: typical inputs of the graph, without padding; the first has one number per row of every tensor.
     """
-    matrices = {
-        tensor.name: numpy_helper.to_array(tensor)
-        for tensor in model.graph.initializer
-        if len(tensor.dims) == 2 and int(np.prod(tensor.dims)) >= least
-    }
-    products = [node for node in model.graph.node if node.op_type == "MatMul" and node.input[1] in matrices]
-    if not products:
-        return model
-    divisors = _divisors(model, products, matrices, samples)
-    kept = {tensor.name: tensor for tensor in model.graph.initializer}
-    nodes: list[onnx.NodeProto] = []
-    rounded: set[str] = set()
-    for node in model.graph.node:
-        if node not in products:
-            nodes.append(node)
-            continue
-        source, name = node.input[0], node.input[1]
-        kept.pop(name, None)
-        smoothed = matrices[name] * divisors[source][:, None]
-        for tensor in _pair(name, *int8_rows(smoothed, 1, PRODUCT_LEVELS)):
-            kept[tensor.name] = tensor
-        if source not in rounded:
-            rounded.add(source)
-            kept[f"{source}.divisor"] = numpy_helper.from_array(1 / divisors[source], f"{source}.divisor")
-            nodes += _rounded(source)
-        nodes += _product(node, name, source)
-    constants = {"int8.last": np.array([-1], np.int64), "int8.step": np.float32(1 / 127), "int8.tiny": np.float32(1e-8),
-                 "int8.offset": np.float32(OFFSET), "int8.zero": np.uint8(OFFSET)}  # fmt: skip
-    tensors = [*kept.values(), *(numpy_helper.from_array(np.asarray(v), k) for k, v in constants.items())]
-    return _rebuilt(model, nodes, tensors)
+    if not inputs:
+        return {}
+    watched = onnx.ModelProto()
+    watched.CopyFrom(model)
+    del watched.graph.output[:]
+    watched.graph.output.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in inputs)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1  # sums in the same order everywhere
+    session = onnxruntime.InferenceSession(watched.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
+    def seen() -> Iterator[tuple[str, Array]]:
+        for sample in samples:
+            for name, values in zip(inputs, session.run(None, dict(sample)), strict=True):
+                yield name, values.reshape(-1, values.shape[-1])
 
-def _divisors(
-    model: onnx.ModelProto,
-    products: list[onnx.NodeProto],
-    matrices: Mapping[str, Array],
-    samples: Iterable[Mapping[str, Array]],
-) -> dict[str, Array]:
-    """Per input of a product, by what each channel is divided."""
-    sources = sorted({node.input[0] for node in products})
-    seen = onnx.ModelProto()
-    seen.CopyFrom(model)
-    del seen.graph.output[:]
-    seen.graph.output.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in sources)
-    session = onnxruntime.InferenceSession(seen.SerializeToString(), providers=["CPUExecutionProvider"])
     largest: dict[str, Array] = {}
-    for sample in samples:
-        for name, values in zip(sources, session.run(None, dict(sample)), strict=True):
-            found = np.abs(values).reshape(-1, values.shape[-1]).max(axis=0)
-            largest[name] = np.maximum(largest.get(name, found), found)
-    rows: dict[str, Array] = {}
-    for node in products:
-        found = np.abs(matrices[node.input[1]]).max(axis=1)
-        rows[node.input[0]] = np.maximum(rows.get(node.input[0], found), found)
-    return {
-        name: np.sqrt(np.maximum(largest[name], 1e-5) / np.maximum(rows[name], 1e-5)).astype(np.float32)
-        for name in sources
+    counts = dict.fromkeys(inputs, 0)
+    rows: dict[str, list[Array]] = {name: [] for name in inputs}
+    every = max(1, sum(next(iter(sample.values())).size for sample in samples) // ROWS)
+    for name, values in seen():
+        found = np.abs(values).max(axis=0)
+        largest[name] = np.maximum(largest.get(name, found), found)
+        rows[name].append(values[-counts[name] % every :: every].copy())
+        counts[name] += len(values)
+    divisors = {
+        name: _best_divisor(np.concatenate(rows.pop(name)), matrix, largest[name]) for name, matrix in inputs.items()
     }
+    clipped = {name: CLIPPED * counts[name] * len(matrix) for name, matrix in inputs.items()}
+    ends = {name: (_Largest(count), _Largest(count)) for name, count in clipped.items()}
+    for name, values in seen():
+        divided = _divided(values, divisors[name])
+        ends[name][0].add(-divided)
+        ends[name][1].add(divided)
+    return {name: _rounding(-low.least, high.least, divisors[name]) for name, (low, high) in ends.items()}
+
+
+class _Largest:
+    """The largest of many values; `least` is the smallest of them."""
+
+    def __init__(self, count: float) -> None:
+        self._count = max(1, int(count))
+        self._held: Array = np.zeros(self._count, np.float32)
+
+    def add(self, values: Array) -> None:
+        """See more values; those below zero do not count."""
+        both = np.concatenate([self._held, values[values > self._held[0]]])
+        self._held = np.partition(both, len(both) - self._count)[len(both) - self._count :]
+
+    @property
+    def least(self) -> float:
+        """The smallest of the largest."""
+        return float(self._held[0])
+
+
+def _best_divisor(rows: Array, matrix: Array, largest: Array) -> Array | None:
+    """The divisor whose rounded product of some rows is nearest to the exact one."""
+    exact = rows @ matrix
+    clipped = int(CLIPPED * rows.size)
+
+    def error(divisor: Array | None) -> float:
+        divided = _divided(rows, divisor)
+        ends = np.partition(divided, (clipped, divided.size - 1 - clipped), axis=None)
+        rounding = _rounding(float(ends[clipped]), float(ends[-1 - clipped]), divisor)
+        whole = np.clip(np.rint(divided / rounding.step) + np.float32(rounding.zero), 0, LEVELS)
+        values, scale = int8_rows(matrix if divisor is None else matrix * divisor[:, None], 1, PRODUCT_LEVELS)
+        made = ((whole - np.float32(rounding.zero)) * rounding.step) @ (values * scale)
+        return float(np.square(made - exact).mean())
+
+    return min((_divisor(largest, matrix, exponent) for exponent in EXPONENTS), key=error)
+
+
+def _divisor(largest: Array, matrix: Array, exponent: float) -> Array | None:
+    """What divides each channel: its size to the power of `exponent`, its weights' size to the rest."""
+    if exponent == 0:
+        return None
+    weights = np.maximum(np.abs(matrix).max(axis=1), SMALLEST)
+    divisor: Array = (np.maximum(largest, SMALLEST) ** exponent / weights ** (1 - exponent)).astype(np.float32)
+    return divisor
+
+
+def _divided(values: Array, divisor: Array | None) -> Array:
+    return values if divisor is None else values / divisor
+
+
+def _rounding(low: float, high: float, divisor: Array | None) -> Rounding:
+    step = max(high - low, SMALLEST) / LEVELS
+    return Rounding(np.float32(step), np.uint8(np.clip(np.rint(-low / step), 0, LEVELS)), divisor)
 
 
 def int8_rows(values: Array, axis: int, levels: int = STORED_LEVELS) -> tuple[Array, Array]:
@@ -160,31 +217,6 @@ def _looked_up(node: onnx.NodeProto) -> list[onnx.NodeProto]:
         helper.make_node("Cast", [f"{out}.int8"], [f"{out}.cast"], to=TensorProto.FLOAT),
         helper.make_node("Gather", [f"{name}.scale", node.input[1]], [f"{out}.scale"], axis=0),
         helper.make_node("Mul", [f"{out}.cast", f"{out}.scale"], [out]),
-    ]
-
-
-def _rounded(x: str) -> list[onnx.NodeProto]:
-    """Divide the channels of x, then round its rows: ``x.q`` uint8 and ``x.s`` scales ``[..., 1]``."""
-    return [
-        helper.make_node("Mul", [x, f"{x}.divisor"], [f"{x}.smooth"]),
-        helper.make_node("Abs", [f"{x}.smooth"], [f"{x}.abs"]),
-        helper.make_node("ReduceMax", [f"{x}.abs", "int8.last"], [f"{x}.max"], keepdims=1),
-        helper.make_node("Mul", [f"{x}.max", "int8.step"], [f"{x}.raw"]),
-        helper.make_node("Max", [f"{x}.raw", "int8.tiny"], [f"{x}.s"]),
-        helper.make_node("Div", [f"{x}.smooth", f"{x}.s"], [f"{x}.scaled"]),
-        helper.make_node("Round", [f"{x}.scaled"], [f"{x}.round"]),
-        helper.make_node("Add", [f"{x}.round", "int8.offset"], [f"{x}.shifted"]),
-        helper.make_node("Cast", [f"{x}.shifted"], [f"{x}.q"], to=TensorProto.UINT8),
-    ]
-
-
-def _product(node: onnx.NodeProto, name: str, x: str) -> list[onnx.NodeProto]:
-    out = node.output[0]
-    return [
-        helper.make_node("MatMulInteger", [f"{x}.q", f"{name}.int8", "int8.zero"], [f"{out}.int32"]),
-        helper.make_node("Cast", [f"{out}.int32"], [f"{out}.float"], to=TensorProto.FLOAT),
-        helper.make_node("Mul", [f"{out}.float", f"{name}.scale"], [f"{out}.columns"]),
-        helper.make_node("Mul", [f"{out}.columns", f"{x}.s"], [out]),
     ]
 
 

@@ -81,11 +81,32 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     for graph in ("encoder", "head"):
         for name, values in _matrices(onnx.load(folder / f"{graph}.onnx")):
             parameter, rows, form = name.split("|")
+            if parameter in weights:  # small: kept exactly
+                continue
             pieces.setdefault(parameter, []).append((int(rows.split(":")[0]), values.T if form == "T" else values))
     for parameter, found in pieces.items():
         ordered = [values for _, values in sorted(found, key=lambda piece: piece[0])]
         weights[parameter] = torch.from_numpy(np.ascontiguousarray(np.concatenate(ordered)))
     return weights
+
+
+def undone_divisors(model: Any) -> dict[str, Array]:
+    """Per int8 matrix of a graph, by what its rows are multiplied to undo the division of its input's channels."""
+    from onnx import numpy_helper
+
+    divisors = {item.name: item for item in model.graph.initializer if item.name.endswith(".divisor")}
+    made = {node.output[0]: node for node in model.graph.node}
+    found: dict[str, Array] = {}
+    for node in model.graph.node:
+        if node.op_type == "MatMulInteger":  # files of version 0.1, rounded per token
+            name, source = node.input[1], node.input[0].removesuffix(".q")
+        elif node.op_type == "Gemm" and (matrix := made.get(node.input[1])) and matrix.op_type == "DequantizeLinear":
+            name, source = matrix.input[0], node.input[0].removesuffix(".dq")
+        else:
+            continue
+        if f"{source}.divisor" in divisors:
+            found[name] = numpy_helper.to_array(divisors[f"{source}.divisor"])
+    return found
 
 
 def _parts(state: Mapping[str, Tensor]) -> Iterator[tuple[str, Array]]:
@@ -113,11 +134,7 @@ def _matrices(model: Any) -> Iterator[tuple[str, Array]]:
     from onnx import numpy_helper
 
     arrays = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
-    divisors = {
-        node.input[1]: arrays[node.input[0].removesuffix(".q") + ".divisor"]
-        for node in model.graph.node
-        if node.op_type == "MatMulInteger"
-    }
+    divisors = undone_divisors(model)
     for name, values in arrays.items():
         if name.count("|") != 2 or name.endswith(".scale"):
             continue
