@@ -14,7 +14,7 @@ from tests.segment_models import save_tokenizer, tiny_model, wide_model
 
 from dicast.models.onnx import embedded_folder
 from dicast.models.onnx_encoder import ENCODER_OUTPUTS, encoder_onnx, product_inputs
-from dicast.models.onnx_export import OPSET, encoder_roundings, export_onnx, sample_segments
+from dicast.models.onnx_export import OPSET, SAMPLE_TEXTS, encoder_roundings, export_onnx, sample_segments
 from dicast.models.onnx_int8 import stored_int8
 from dicast.models.onnx_weights import is_large, read_weights, undone_divisors
 from dicast.models.segmented import SegmentModel
@@ -129,3 +129,9 @@ def test_the_shipped_parameters_can_be_read() -> None:
     found = read_weights(embedded_folder())
     assert found["bert.layers.11.down.weight"].shape == (384, 1536)
     assert all(bool(torch.isfinite(value).all()) for value in found.values())
+
+
+def test_the_sample_texts_are_many_and_differ() -> None:
+    assert len(set(SAMPLE_TEXTS)) == len(SAMPLE_TEXTS) > 60
+    assert min(map(len, SAMPLE_TEXTS)) == 1
+    assert max(map(len, SAMPLE_TEXTS)) > 400

@@ -27,7 +27,7 @@ from dicast.models.base import EncodeOptions
 from dicast.models.head import HeadConfig
 from dicast.models.segment_batch import SegmentBatch, plan_batch
 from dicast.models.segmented import SegmentModel
-from dicast.segments import SegmentQuestion
+from dicast.segments import Segment, SegmentQuestion
 from dicast.training.config import Config, ModelConfig, OptimizerConfig
 from dicast.training.data import Example
 from dicast.training.distributed import World, is_first_process
@@ -38,6 +38,9 @@ from dicast.training.trainable import LogitPlaces, blamed_on, parameter_groups
 CHARACTERS_PER_TOKEN: Final = 4
 SEGMENT_OVERHEAD: Final = 3
 """[CLS], [SEP] and rounding, per segment."""
+RANGE_SEGMENTS: Final = 600
+SEGMENTS_OF_A_RECORD: Final = 12
+"""How many segments of the first records, and of one record, are kept to choose ranges of activations for export."""
 OPTION_KEYS: Final = {"freeze_layers", "seed", "head"}
 
 
@@ -71,6 +74,7 @@ class SegmentTrainable:
         self._folder = folder
         self._export = config.export
         self._options = EncodeOptions(truncation=config.model.truncation)
+        self._seen: dict[Segment, None] = {}
 
     def length(self, example: Example) -> int:
         """An estimate from the number of characters; segments that records share are counted each time."""
@@ -95,6 +99,8 @@ class SegmentTrainable:
                     raise CapabilityError("the segment model reads no images or videos", field="images")
                 encodings.append(self.model.encode(example.record, self._options))
             questions.append(encodings[-1].questions)
+            if self._export.onnx and len(self._seen) < RANGE_SEGMENTS:
+                self._seen.update(dict.fromkeys(encodings[-1].segments[:SEGMENTS_OF_A_RECORD]))
         plan = plan_batch(encodings)
         return SegmentTrainingBatch(questions, plan, LogitPlaces.of(questions, plan.label.shape[1]))
 
@@ -128,7 +134,13 @@ class SegmentTrainable:
         tokenizer = self._folder / "tokenizer.json"
         self.model.save(folder, tokenizer)
         if self._export.onnx:  # its dicast.json says all that the other one says, and more
-            export_onnx(self.model, folder, tokenizer=tokenizer, weights=self._export.weights)
+            export_onnx(self.model, folder, tokenizer=tokenizer, weights=self._export.weights, ranges=self._ranges())
+
+    def _ranges(self) -> list[Segment]:
+        """Segments of the first records that were seen, beside the sample texts: what the exported model will read."""
+        from dicast.models.onnx_export import sample_segments
+
+        return sample_segments(self.model) + list(self._seen)
 
 
 def build_trainable(config: Config) -> SegmentTrainable:
