@@ -11,7 +11,7 @@ rounding costs one pass. Matrices are W d = s_w v with v in -63..63 and one s_w 
 * A few channels of a transformer's activations are far larger than the others and would take all the resolution, so
   channel c is divided by d_c = max |x_c|^e / max |w_c|^(1 - e) (SmoothQuant, Xiao et al. 2023), with the e
   that makes the rounded product nearest to the exact one.
-* A few values in a hundred thousand are clipped: they would double the step of all others.
+* A few values in a million are clipped: they would double the step of all others.
 
 Why it cannot saturate: processors without VNNI (AVX2, SSE) add two products of an unsigned and a signed byte in 16
 bits. The largest sum is 2 * 255 * 63 = 32,130, below 32,767; with 8-bit weights it would be 64,770. Accumulation is in
@@ -42,7 +42,7 @@ EXPONENTS: Final = (0.0, 0.3, 0.5, 0.65, 0.8, 1.0)
 """Which e are tried, see above; with 0 nothing is divided."""
 ROWS: Final = 384
 """About how many rows the choice of e looks at."""
-CLIPPED: Final = 1e-5
+CLIPPED: Final = 3e-6
 """Share of the values at either end that may be beyond the range."""
 SMALLEST: Final = 1e-5
 
