@@ -22,7 +22,7 @@ from dicast.engine.scoring import score_all
 from dicast.model import DecisionModel
 from dicast.models.base import EncodeOptions, Logits
 from dicast.models.clef import ClefModel
-from dicast.models.clef_reuse import ReuseOptions, StateReuse, reuse_for
+from dicast.models.clef_reuse import ReuseOptions, Shared, StateReuse, reuse_for
 from dicast.records import Noul, Record, as_questions
 
 TOLERANCE = 1e-9
@@ -159,15 +159,34 @@ def test_isolated_questions_equal_questions_asked_alone(exact: ClefModel) -> Non
     assert together.usage.cached_tokens > 0
 
 
+def test_short_records_of_different_states_continue_their_header(exact: ClefModel) -> None:
+    model = reusing(exact, chunk=1024, least=256)
+    encodings = [model.encode(Record("word " * n, as_questions(QUESTIONS))) for n in (1, 5, 9)]
+    header = encodings[0].media_offset
+    assert header > 20
+    assert model.reuse.shared(encodings) == model.reuse.shared(encodings[:1]) == Shared("header", header)
+    for cached in ([0, header, header], [header] * 3):
+        scored = model.score_reusing(encodings)
+        assert [one.cached_tokens for one in scored] == cached
+        for one, encoding in zip(scored, encodings, strict=True):
+            assert difference(exact.score([encoding])[0], one.logits) < TOLERANCE
+    case = named(("image-1",))[0]
+    assert model.reuse.shared([encode(model, case), encodings[0]]) is None
+    assert reusing(exact, chunk=100, least=256).reuse.shared(encodings[:1]) is None
+    assert reusing(exact, bytes=0, chunk=1024, least=256).reuse.shared(encodings[:1]) is None
+    assert reusing(exact, bytes=0, chunk=1024, least=256).reuse.shared(encodings) == Shared("header", header)
+    assert not reuse_for("cuda:0").header
+
+
 def test_least_and_longest_decide_who_is_read_apart(exact: ClefModel) -> None:
-    model = reusing(exact, least=200, longest=400)
+    model = reusing(exact, least=200, longest=400, header=False)
     short, long, longer = (model.encode(Record("word " * n, as_questions(QUESTIONS))) for n in (1, 60, 100))
-    assert not model.reuse.applies([short, short])
-    assert model.reuse.applies([long])
-    assert not model.reuse.applies([long, longer])
-    model = reusing(exact, bytes=0, least=200, longest=400)
-    assert model.reuse.applies([long, long])
-    assert model.reuse.applies([longer]) == (longer.length > 400)
+    assert model.reuse.shared([short, short]) is None
+    assert model.reuse.shared([long]) == Shared("", long.prefix_length)
+    assert model.reuse.shared([long, longer]) is None
+    model = reusing(exact, bytes=0, least=200, longest=400, header=False)
+    assert model.reuse.shared([long, long]) == Shared("", long.prefix_length)
+    assert (model.reuse.shared([longer]) is not None) == (longer.length > 400)
     assert reuse_for("cpu", 5).bytes == 5
     assert reuse_for("cuda:0").chunk > reuse_for("cpu").chunk
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,25 +18,25 @@ TOKENS = [1, 2, 63, 64, 65, 130, 200]
 
 
 @pytest.fixture(autouse=True)
-def seed() -> None:
+def seed() -> Iterator[None]:
     torch.manual_seed(0)
+    yield
+    torch.set_grad_enabled(True)
 
 
 def inputs(tokens: int, *, records: int = 2, shared: int = 2, strength: float = 3.0) -> dict[str, Tensor]:
     """Random arguments of the rule in float64: 2 key heads of size 8, values of size 6."""
     heads = 2 * shared
-    draw = {"query": (2, 8), "key": (2, 8), "value": (heads, 6)}
+    draw = {"both": (2, 2, 8), "value": (heads, 6)}
     found = {name: torch.randn(records, tokens, *shape, dtype=torch.float64) for name, shape in draw.items()}
     decay = -strength * torch.rand(records, tokens, heads, dtype=torch.float64)
     return found | {"decay": decay, "beta": torch.rand(records, tokens, heads, dtype=torch.float64)}
 
 
-def one_by_one(
-    query: Tensor, key: Tensor, value: Tensor, decay: Tensor, beta: Tensor, state: Tensor
-) -> tuple[Tensor, Tensor]:
+def one_by_one(both: Tensor, value: Tensor, decay: Tensor, beta: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     """The recurrence as it is written in the paper."""
-    shared = value.shape[2] // key.shape[2]
-    query, key = (x / (x.square().sum(-1, keepdim=True) + 1e-6).sqrt() for x in (query, key))
+    shared = value.shape[2] // both.shape[3]
+    query, key = (x / (x.square().sum(-1, keepdim=True) + 1e-6).sqrt() for x in both.unbind(2))
     query, key = (x.repeat_interleave(shared, dim=2) for x in (query * key.shape[-1] ** -0.5, key))
     outputs = []
     for t in range(value.shape[1]):
@@ -48,7 +49,9 @@ def one_by_one(
 
 @pytest.mark.parametrize("tokens", TOKENS)
 @pytest.mark.parametrize("shared", [1, 2, 3])
-def test_chunks_give_what_the_recurrence_gives_token_by_token(tokens: int, shared: int) -> None:
+@pytest.mark.parametrize("gradients", [True, False])
+def test_chunks_give_what_the_recurrence_gives_token_by_token(tokens: int, shared: int, gradients: bool) -> None:
+    torch.set_grad_enabled(gradients)
     given = inputs(tokens, shared=shared)
     state = torch.randn(2, 2 * shared, 8, 6, dtype=torch.float64)
     for ours, theirs in zip(gated_delta_rule(**given, state=state), one_by_one(**given, state=state), strict=True):
@@ -129,6 +132,28 @@ def test_a_decoder_gives_the_hidden_states_of_transformers(decoder: Any) -> None
         ours, theirs = (m(input_ids=ids, attention_mask=given).last_hidden_state for m in (own, decoder))
         real = (mask if given is not None else torch.ones_like(mask)).bool()
         torch.testing.assert_close(ours[real], theirs[real], rtol=0, atol=2e-5)
+
+
+def test_without_gradients_the_same_comes_out_and_nothing_that_was_given_changes(decoder: Any) -> None:
+    own = installed(decoder.double())
+    ids = torch.randint(0, 400, (2, 90))
+    with_gradients = own(input_ids=ids).last_hidden_state
+    with torch.inference_mode():
+        torch.testing.assert_close(own(input_ids=ids).last_hidden_state, with_gradients, rtol=0, atol=1e-12)
+        given = inputs(100) | {"state": torch.randn(2, 4, 8, 6, dtype=torch.float64)}
+        before = {name: x.clone() for name, x in given.items()}
+        gated_delta_rule(**given)
+        assert all(torch.equal(given[name], before[name]) for name in given)
+
+
+def test_denormals_are_zero_only_inside_and_only_in_this_thread() -> None:
+    tiny = torch.tensor([1e-39])
+    with delta.denormals_as_zero(torch.device("cpu")):
+        assert float(tiny * 0.5) == 0
+        with delta.denormals_as_zero(torch.device("cpu")):
+            pass
+        assert float(tiny * 0.5) == 0
+    assert float(tiny * 0.5) > 0
 
 
 def test_padding_on_the_left_is_masked_too(decoder: Any) -> None:

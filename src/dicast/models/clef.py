@@ -168,9 +168,10 @@ class ClefModel:
     @torch.inference_mode()
     def score_reusing(self, encodings: Sequence[ClefEncoding]) -> list[Scored]:
         """Logits of encodings, computed in one batch, continuing a snapshot where they share a prefix."""
-        if not (self.reuse and encodings and self.reuse.applies(encodings)):
+        shared = self.reuse.shared(encodings) if self.reuse and encodings else None
+        if not (self.reuse and shared):
             return [Scored(logits) for logits in self.score(encodings)]
-        logits, cached = self.reuse.logits(encodings, self.pad_id)
+        logits, cached = self.reuse.logits(encodings, shared, self.pad_id)
         return [Scored(*pair) for pair in zip(_split(logits, encodings), cached, strict=True)]
 
     def collate(self, encodings: Sequence[ClefEncoding], starts: Sequence[int] | None = None) -> Batch:

@@ -6,7 +6,8 @@ head needs nothing else of tokens before the schema. Prefixes are read in chunks
 tokens, with a snapshot at every end; so memory is bounded, and a state that grew reuses its beginning.
 
 Which records are read this way: those that share their prefix with another record of the same call, and any record that
-is scored alone. Distinct short states in bulk are read in padded batches, without snapshots.
+is scored alone. Distinct short states in bulk are read in padded batches, without snapshots; but for the header, which
+is the same in all of them.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from dicast.engine.prefixes import Node, PrefixTree
 from dicast.models.qwen import QwenBackbone
 from dicast.models.qwen_cache import LayerState, capture, restore
 
+HEADER = "header"
+"""Root of the prefix tree for headers that are read alone; no media has such a key."""
 COPY_FACTOR = 16
 """How many prefix tokens may be copied for each token that a batch may compute: copying is that much cheaper."""
 
@@ -40,16 +43,19 @@ class ReuseOptions:
         chunk: tokens that are read at once, and distance of the snapshots.
         least: prefixes with fewer tokens are not worth a pass of their own.
         longest: records with more tokens are always read in chunks.
+        header: whether short records of different states continue a snapshot of their common header. That saves its
+            tokens and costs a copy of the decoder's states for every record.
     """
 
     bytes: int = 2**30
     chunk: int = 1024
     least: int = 256
     longest: int = 8192
+    header: bool = True
 
 
 CPU_REUSE = ReuseOptions()
-ACCELERATOR_REUSE = ReuseOptions(bytes=4 * 2**30, chunk=2048, least=768, longest=16_384)
+ACCELERATOR_REUSE = ReuseOptions(bytes=4 * 2**30, chunk=2048, least=768, longest=16_384, header=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +74,19 @@ class Snapshot:
     def bytes(self) -> int:
         """Bytes that this snapshot owns."""
         return self.memory.numel() * self.memory.element_size() + sum(layer.bytes for layer in self.layers)
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What records have in common.
+
+    Attributes:
+        root: under which root of the prefix tree it is kept.
+        length: its tokens.
+    """
+
+    root: str
+    length: int
 
 
 def reuse_for(device: str, size: int | None = None) -> ReuseOptions:
@@ -108,17 +127,19 @@ class StateReuse:
         lengths = [encodings[index].length for index in rest]
         return batches + [[rest[i] for i in batch] for batch in form_batches(lengths, limits)]
 
-    def applies(self, encodings: Sequence[ClefEncoding]) -> bool:
-        """Whether these records are one batch with a common prefix that is worth reading once."""
-        return len({prefix_key(encoding) for encoding in encodings}) == 1 and self._is_shared(encodings, alone=True)
-
-    def logits(self, encodings: Sequence[ClefEncoding], pad_id: int) -> tuple[Tensor, list[int]]:
-        """Padded logits ``[B, O]`` of records with one prefix, and how many tokens of each were not read again."""
+    def shared(self, encodings: Sequence[ClefEncoding]) -> Shared | None:
+        """What these records, one batch, have in common that is worth reading once."""
         first = encodings[0]
-        length = first.prefix_length
-        node = self.tree.find(root_of(first), first.ids, length)
+        if len({prefix_key(encoding) for encoding in encodings}) == 1 and self._is_shared(encodings, alone=True):
+            return Shared(root_of(first), first.prefix_length)
+        return self._header(encodings)
+
+    def logits(self, encodings: Sequence[ClefEncoding], shared: Shared, pad_id: int) -> tuple[Tensor, list[int]]:
+        """Padded logits ``[B, O]`` of records that begin alike, and how many tokens of each were not read again."""
+        first, length = encodings[0], shared.length
+        node = self.tree.find(shared.root, first.ids, length)
         known = node.end
-        node = self._read(first, node, pad_id)
+        node = self._read(first, node, length, pad_id)
         snapshots = node.payloads()
         cache = restore(self._config, [snapshot.layers for snapshot in snapshots], len(encodings))
         batch = collate(encodings, pad_id=pad_id, starts=[length] * len(encodings))
@@ -141,6 +162,14 @@ class StateReuse:
         known = self.tree.find(root_of(first), first.ids, first.prefix_length)
         return known.end >= self.options.least
 
+    def _header(self, encodings: Sequence[ClefEncoding]) -> Shared | None:
+        length = encodings[0].media_offset
+        worth = self.options.header and (len(encodings) > 1 or self.options.bytes > 0)
+        short = all(encoding.length <= self.options.chunk and encoding.media is None for encoding in encodings)
+        if not (worth and short and length) or len({encoding.ids[:length].tobytes() for encoding in encodings}) > 1:
+            return None
+        return Shared(HEADER, length)
+
     def _split(self, group: list[int], encodings: Sequence[ClefEncoding], limits: BatchLimits) -> list[list[int]]:
         """Batches of records that continue one prefix: only what follows it is computed, but the prefix is copied."""
         prefix = encodings[group[0]].prefix_length
@@ -151,9 +180,9 @@ class StateReuse:
             for batch in form_batches([encodings[index].length - prefix for index in group], bounds)
         ]
 
-    def _read(self, encoding: ClefEncoding, node: Node[Snapshot], pad_id: int) -> Node[Snapshot]:
-        """The snapshot behind the whole prefix, reading what follows `node`."""
-        end, start = encoding.prefix_length, node.end
+    def _read(self, encoding: ClefEncoding, node: Node[Snapshot], end: int, pad_id: int) -> Node[Snapshot]:
+        """The snapshot behind the first `end` tokens, reading what follows `node`."""
+        start = node.end
         if start == end:
             return node
         batch = collate([encoding], pad_id=pad_id, starts=[start])
