@@ -15,6 +15,7 @@ from tests.segment_models import save_tokenizer, tiny_model, wide_model
 
 from dicast.checkpoints import load_model
 from dicast.errors import CapabilityError, CheckpointError, TokenBudgetError
+from dicast.model import DecisionModel
 from dicast.models import onnx_export, onnx_int8
 from dicast.models.base import Logits
 from dicast.models.onnx import EncodedSegment, OnnxSegmentModel, SegmentCache, load_segments
@@ -78,6 +79,19 @@ def test_a_new_state_encodes_only_the_state(folder: Path) -> None:
     misses = model.cache.misses
     logits_of(model, Record("the team is urgent", SCHEMA))
     assert model.cache.misses == misses + 1
+
+
+def test_tokens_of_known_segments_are_counted_per_record(folder: Path) -> None:
+    model = OnnxSegmentModel(folder, threads=1)
+    first, second = (model.encode(Record(state, SCHEMA)) for state in ("the card is lost", "the team is urgent"))
+    assert [scored.cached_tokens for scored in model.score_reusing([first])] == [0]
+    shared = sum(len(segment.tokens) for segment in second.segments if segment in first.segments)
+    assert 0 < shared < second.length
+    scored = model.score_reusing([second, first])
+    assert [one.cached_tokens for one in scored] == [shared, sum(len(s.tokens) for s in first.segments)]
+    assert DecisionModel(model).decide("the card is lost", SCHEMA).usage.cached_tokens == scored[1].cached_tokens
+    uncached = OnnxSegmentModel(folder, threads=1, cache_mb=0)
+    assert [uncached.score_reusing([first])[0].cached_tokens for _ in range(2)] == [0, 0]
 
 
 def test_without_a_cache_answers_are_the_same(folder: Path, model: OnnxSegmentModel) -> None:

@@ -21,8 +21,9 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from dicast.engine.batches import BatchLimits, form_batches
 from dicast.errors import CapabilityError, CheckpointError, MissingDependencyError, TokenBudgetError
-from dicast.models.base import DEFAULT_OPTIONS, EncodeOptions, Logits, Model, ModelInfo
+from dicast.models.base import DEFAULT_OPTIONS, EncodeOptions, Logits, Model, ModelInfo, Scored
 from dicast.models.segment_batch import SegmentBatch, buckets_of, memory_index, plan_batch, split_logits
 from dicast.records import Record
 from dicast.segments import Segment, SegmentEncoder, SegmentEncoding
@@ -183,25 +184,36 @@ class OnnxSegmentModel:
 
     def score(self, encodings: Sequence[SegmentEncoding]) -> list[Logits]:
         """Logits per record and question, options in request order."""
-        found: list[Logits] = [[] for _ in encodings]
+        return [scored.logits for scored in self.score_reusing(encodings)]
+
+    def plan(self, encodings: Sequence[SegmentEncoding], limits: BatchLimits) -> list[list[int]]:
+        """Batches of indices into `encodings`, by length."""
+        return form_batches([encoding.length for encoding in encodings], limits)
+
+    def score_reusing(self, encodings: Sequence[SegmentEncoding]) -> list[Scored]:
+        """Logits, and how many tokens of each record were in segments that the cache held."""
+        found: list[Scored] = [Scored([])] * len(encodings)
         for group in _groups(encodings):
             chosen = [encodings[number] for number in group]
-            for number, logits in zip(group, self._score(chosen), strict=True):
-                found[number] = logits
+            for number, scored in zip(group, self._score(chosen), strict=True):
+                found[number] = scored
         return found
 
-    def _score(self, encodings: Sequence[SegmentEncoding]) -> list[Logits]:
+    def _score(self, encodings: Sequence[SegmentEncoding]) -> list[Scored]:
         batch = plan_batch(encodings)
-        segments = self._encoded(batch)
+        segments, known = self._encoded(batch)
         inputs = {name: array for name, array in _head_inputs(batch, segments).items() if name in self._head_names}
         large = inputs["memory_mask"].size * inputs["option_mask"].shape[1] > HEAD_SCORES
         (logits,) = self._head.run(None, inputs, _giving_memory_back() if large else None)
-        return split_logits(encodings, np.asarray(logits, np.float32))
+        cached = [sum(len(s.tokens) for s in encoding.segments if s in known) for encoding in encodings]
+        split = split_logits(encodings, np.asarray(logits, np.float32))
+        return [Scored(*pair) for pair in zip(split, cached, strict=True)]
 
-    def _encoded(self, batch: SegmentBatch) -> list[EncodedSegment]:
-        """Every segment of the batch, from the cache or computed."""
+    def _encoded(self, batch: SegmentBatch) -> tuple[list[EncodedSegment], set[Segment]]:
+        """Every segment of the batch, from the cache or computed, and which of them the cache held."""
         in_memory = {number for numbers in batch.memory for number in numbers}
         found = [self.cache.get(segment, memory=number in in_memory) for number, segment in enumerate(batch.segments)]
+        known = {segment for segment, item in zip(batch.segments, found, strict=True) if item is not None}
         missing = [number for number, item in enumerate(found) if item is None]
         for bucket in buckets_of([batch.segments[number] for number in missing], most_tokens=RUN_TOKENS * self.threads):
             inputs = {"ids": bucket.ids, "mask": bucket.mask, "span": bucket.span}
@@ -213,7 +225,7 @@ class OnnxSegmentModel:
                 item = EncodedSegment(rows, cls[row].copy(), mean[row].copy(), cls_normed[row].copy())
                 found[number] = item
                 self.cache.put(segment, item)
-        return [item for item in found if item is not None]
+        return [item for item in found if item is not None], known
 
 
 def load_segments(
