@@ -200,11 +200,17 @@ def test_a_decoder_trains_as_with_transformers(decoder: Any) -> None:
         torch.testing.assert_close(ours.grad, theirs.grad, rtol=0, atol=1e-3 * scale, msg=name)
 
 
-def test_packed_sequences_stay_with_transformers_which_refuses_them_here(decoder: Any) -> None:
-    own = installed(decoder)
-    layer = own.layers[0].linear_attn
-    with pytest.raises(ValueError, match="packed sequences"):
-        layer(torch.randn(1, 8, 64), cu_seq_lens_q=torch.tensor([0, 4, 8]))
+def test_packed_sequences_stay_with_transformers(decoder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = installed(decoder).layers[0].linear_attn
+
+    def own(layer: Any, hidden_states: Tensor, cache: Any = None, attention_mask: Any = None, **kwargs: Any) -> Any:
+        return hidden_states, cache, attention_mask, kwargs
+
+    monkeypatch.setattr(type(layer), "forward", own)
+    rows, mask, bounds = torch.randn(1, 8, 64), torch.ones(1, 8), torch.tensor([0, 4, 8])
+    assert isinstance(layer(rows, attention_mask=mask), Tensor)
+    assert layer(rows, cache_params="c", attention_mask=mask, seq_idx=bounds) == (rows, "c", mask, {"seq_idx": bounds})
+    assert layer(rows, cu_seq_lens_q=bounds)[0] is rows
 
 
 def test_layers_of_another_make_keep_their_own_code(decoder: Any, caplog: pytest.LogCaptureFixture) -> None:

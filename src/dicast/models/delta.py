@@ -42,11 +42,14 @@ CHUNK = 32
 STEP = 8
 """Chunks are as long as a multiple of this, so that their rows fill the processor's registers."""
 SEGMENT = 4096
-"""Tokens, over all records, that go through a layer at once, so that what lies between its steps stays in the cache."""
+"""Tokens, over all records, that go through the rule at once: bounds its memory. Parts that fit the processor's cache
+were no quicker."""
 FORGOTTEN = -40.0
 """Logarithm of the smallest decay that counts: 4e-18."""
 EPSILON = 1e-6
+"""Added to the square of the length of keys and queries."""
 HALF = 0.5
+"""A name, so that no compiler computes with it beforehand what the processor's mode decides."""
 NEEDED = (
     *("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "conv1d", "A_log", "dt_bias", "norm", "out_proj"),
     *("key_dim", "value_dim", "head_k_dim", "head_v_dim", "activation", "layer_idx"),
@@ -161,7 +164,7 @@ def gated_norm(x: Tensor, gate: Tensor, weight: Tensor, epsilon: float) -> Tenso
 def _scales(both: Tensor) -> Tensor:
     """Factors ``[B, L, 2, h, 1]`` that bring keys to length 1 and queries to ``d ** -0.5``."""
     scale = torch.rsqrt(torch.linalg.vector_norm(both, dim=-1, keepdim=True).square() + EPSILON)
-    return scale * scale.new_tensor((both.shape[-1] ** -0.5, 1.0)).view(2, 1, 1)
+    return torch.stack((scale[:, :, 0] * both.shape[-1] ** -0.5, scale[:, :, 1]), dim=2)
 
 
 def _padded(x: Tensor, count: int) -> Tensor:
@@ -244,7 +247,7 @@ def layer_forward(
 
 
 def segment_length(records: int, tokens: int) -> int:
-    """Tokens of each record that go through a layer at once: whole chunks, in parts of like length."""
+    """Tokens of each record that go through the rule at once: whole chunks, in parts of like length."""
     most = max(1, SEGMENT // (records * CHUNK)) * CHUNK
     parts = math.ceil(tokens / most)
     return min(tokens, math.ceil(tokens / (parts * CHUNK)) * CHUNK)
