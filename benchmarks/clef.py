@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -15,7 +16,10 @@ import torch
 from benchmarks.checkpoints import HUNDRED_MILLION, Shape, checkpoint
 from benchmarks.measure import Row, Time, compare, row, timed
 from dicast.checkpoints import load_model
+from dicast.engine.batches import CPU_LIMITS
+from dicast.engine.scoring import score_all
 from dicast.model import DecisionModel
+from dicast.records import Record, as_questions
 
 T = TypeVar("T")
 QUESTIONS: dict[str, Any] = {
@@ -68,6 +72,12 @@ class Sides:
 
     def ask_ours(self, request: Mapping[str, Any]) -> Any:
         return self.ours.decide(request["state"], request["questions"])
+
+    def batch_without_padding(self, requests: list[dict[str, Any]]) -> Any:
+        """Records of equal lengths only in one batch: what padding costs and gives."""
+        model = self.ours.model
+        records = [Record(request["state"], as_questions(request["questions"])) for request in requests]
+        return score_all(model, [model.encode(record) for record in records], replace(CPU_LIMITS, padding=0.0))
 
     def forget(self) -> None:
         self.ours.model.reuse.tree.clear()  # type: ignore[attr-defined]
@@ -130,6 +140,7 @@ def _batch(sides: Sides) -> Row:
         f"16 records of about {min(lengths)} to {max(lengths)} tokens",
         {
             "dicast": lambda: sides.ours.decide_batch(fresh.next()),
+            "dicast without any padding": lambda: sides.batch_without_padding(fresh.same()),
             "reference one by one": lambda: [sides.ask_theirs(request) for request in fresh.same()],
             "reference in one padded batch": lambda: sides.batch_theirs(fresh.same()),
         },
