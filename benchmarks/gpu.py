@@ -130,7 +130,7 @@ def build(shape: Shape, device: torch.device, dtype: torch.dtype) -> ClefModel:
             feedforward=4 * shape.width,
         )
     backbone = QwenBackbone(inner.eval().requires_grad_(False))
-    details = kernels(device, config._attn_implementation)
+    details = kernels(device, config._attn_implementation, own_delta=backbone.own_delta)
     info = ModelInfo("random", "clef", "torch", {}, str(dtype), str(device), 65536, details=details)
     network = ClefNetwork(backbone, head.eval().requires_grad_(False))
     return ClefModel(network, None, info, pad_id=0, reuse=reuse_for(str(device)))  # type: ignore[arg-type]
