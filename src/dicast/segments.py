@@ -262,7 +262,7 @@ class _RecordEncoder:
         )
 
     def _template(self, question: Question, text: str, labels: Sequence[int]) -> int:
-        """Number of what the question shares with others like it: type, options, instruction without the end or name."""
+        """Number of what the question shares with its likes: type, options, instruction without its end or name."""
         named = self.catalogue.name_in(_raw_text(question.instructions))
         shared, paragraph, _ = text.rstrip().rpartition("\n\n")
         if named is not None:
