@@ -1,6 +1,6 @@
 """From the trained torch model to the files that the package ships, with the check of what int8 costs.
 
-    python recipes/embedded/package.py MODEL OUT --released 2026-11-30 --data DATA
+    python recipes/embedded/package.py MODEL OUT --released 2026-12-01 --data DATA --rivalry 1.35
     python recipes/embedded/package.py MODEL OUT --check DATA --out agreement.json
 
 The first form writes the graphs, `rest.safetensors`, `dicast.json` and `tokenizer.json` into OUT; the ranges of rounded
@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import torch
 from onnx import TensorProto, helper
 from onnx.external_data_helper import set_external_data
 
@@ -60,9 +61,11 @@ def samples(model: SegmentModel, data: Path) -> list[Segment]:
     return list(found)
 
 
-def write(model: Path, out: Path, released: str, data: Path | None) -> None:
-    """Write the shipped files."""
+def write(model: Path, out: Path, released: str, data: Path | None, rivalry: float) -> None:
+    """Write the shipped files; `rivalry` multiplies what options take of their rivals' odds (why: STUDY.md)."""
     trained = SegmentModel.load(model)
+    with torch.no_grad():
+        trained.net.prior.rivalry.mul_(rivalry)
     trained.name = "dicast-embedded"
     digest = hashlib.sha256((model / "model.safetensors").read_bytes()).hexdigest()
     trained.extra = {"licence": "Apache-2.0", "released": released, "revision": digest[:16]}
@@ -126,11 +129,12 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--released", default="")
     parser.add_argument("--data", type=Path, help="folder of data sets: ranges of activations come from train records")
+    parser.add_argument("--rivalry", type=float, default=1.0, help="factor of the prior's rivalry vector")
     parser.add_argument("--check", type=Path, help="folder of data sets: compare instead of writing")
     parser.add_argument("--out", type=Path, help="where the comparison goes")
     args = parser.parse_args()
     if args.check is None:
-        write(args.model, args.folder, args.released, args.data)
+        write(args.model, args.folder, args.released, args.data, args.rivalry)
         return
     found = compare(args.model, args.folder, args.check)
     print(found)
