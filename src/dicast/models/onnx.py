@@ -142,7 +142,6 @@ class OnnxSegmentModel:
         self.threads = threads or min(DEFAULT_MOST_THREADS, _processors())
         self._encoder = _session(folder / "encoder.onnx", self.threads, spin)
         self._head = _session(folder / "head.onnx", self.threads, spin)
-        self._head_names = {item.name for item in self._head.get_inputs()}
         self.encoder = SegmentEncoder.from_file(folder / "tokenizer.json")
         self.cache = SegmentCache(int(cache_mb * 1e6))
 
@@ -202,7 +201,7 @@ class OnnxSegmentModel:
     def _score(self, encodings: Sequence[SegmentEncoding]) -> list[Scored]:
         batch = plan_batch(encodings)
         segments, known = self._encoded(batch)
-        inputs = {name: array for name, array in _head_inputs(batch, segments).items() if name in self._head_names}
+        inputs = _head_inputs(batch, segments)
         large = inputs["memory_mask"].size * inputs["option_mask"].shape[1] > HEAD_SCORES
         (logits,) = self._head.run(None, inputs, _giving_memory_back() if large else None)
         cached = [sum(len(s.tokens) for s in encoding.segments if s in known) for encoding in encodings]
