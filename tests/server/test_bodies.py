@@ -23,13 +23,13 @@ def streamed_zstd(data: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("body", "encoding"),
     [
-        (TEXT, ""),
-        (TEXT, "identity"),
-        (gzip.compress(TEXT), "gzip"),
-        (gzip.compress(TEXT[:70]) + gzip.compress(TEXT[70:]), "GZIP "),
-        (zstandard.compress(TEXT), "zstd"),
-        (streamed_zstd(TEXT), "zstd"),
-        (zstandard.compress(TEXT[:70]) + streamed_zstd(TEXT[70:]), "zstd"),
+        pytest.param(TEXT, "", id="none"),
+        pytest.param(TEXT, "identity", id="identity"),
+        pytest.param(gzip.compress(TEXT), "gzip", id="gzip"),
+        pytest.param(gzip.compress(TEXT[:70]) + gzip.compress(TEXT[70:]), "GZIP ", id="two gzip members"),
+        pytest.param(zstandard.compress(TEXT), "zstd", id="zstd"),
+        pytest.param(streamed_zstd(TEXT), "zstd", id="streamed zstd"),
+        pytest.param(zstandard.compress(TEXT[:70]) + streamed_zstd(TEXT[70:]), "zstd", id="two zstd frames"),
     ],
 )
 def test_decompression(body: bytes, encoding: str) -> None:
