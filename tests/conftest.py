@@ -6,5 +6,5 @@ import pytest
 
 
 def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:
-    """Bytes are named by their argument: compressed ones hold the time, which differs between the parallel processes."""
+    """Bytes are named by their argument: compressed ones hold the time, which parallel processes differ in."""
     return argname if isinstance(val, bytes) else None

@@ -4,6 +4,10 @@
 `bert.safetensors` (a pretrained encoder, which gets a fresh head). `model.options` may hold
 
     freeze_layers = 4              encoder layers that stay as they are, counted from the embeddings, which stay too
+    freeze_encoder = true          all that encodes a segment stays as it is: the encoder and the memory projection;
+                                   a start in ONNX files then encodes with them, which is quicker and just what an
+                                   export that keeps them will read
+    reader = 2                     give a start without a reader one of so many layers
     seed = 0                       seed of the fresh head; the run's seed when left out
     head = {width = 256, ...}      shape of the fresh head: width, routing_layers, layers, heads, feedforward
 
@@ -19,15 +23,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
+import torch
 from torch import nn
 
 from dicast.checkpoints import resolve
 from dicast.errors import CapabilityError, CheckpointError, ConfigError
 from dicast.models.base import EncodeOptions
 from dicast.models.head import HeadConfig
-from dicast.models.segment_batch import SegmentBatch, plan_batch
-from dicast.models.segmented import SegmentModel
-from dicast.segments import Segment, SegmentQuestion
+from dicast.models.onnx import RUN_TOKENS, onnx_session
+from dicast.models.segment_batch import Bucket, SegmentBatch, plan_batch
+from dicast.models.segmented import EncodedSegments, SegmentModel
+from dicast.segments import SegmentEncoding, SegmentQuestion
 from dicast.training.config import Config, ModelConfig, OptimizerConfig
 from dicast.training.data import Example
 from dicast.training.distributed import World, is_first_process
@@ -35,13 +41,14 @@ from dicast.training.export import export_onnx, require_onnx
 from dicast.training.objectives import PaddedLogits
 from dicast.training.trainable import LogitPlaces, blamed_on, parameter_groups
 
+ENCODER: Final = "encoder.onnx"
 CHARACTERS_PER_TOKEN: Final = 4
 SEGMENT_OVERHEAD: Final = 3
 """[CLS], [SEP] and rounding, per segment."""
-RANGE_SEGMENTS: Final = 600
-SEGMENTS_OF_A_RECORD: Final = 12
-"""How many segments of the first records, and of one record, are kept to choose ranges of activations for export."""
-OPTION_KEYS: Final = {"freeze_layers", "seed", "head"}
+RANGE_RECORDS: Final = 60
+"""How many of the first records are kept to choose ranges of activations for export."""
+PRETRAINED: Final = ("bert.", "reader.layers.")
+OPTION_KEYS: Final = {"freeze_layers", "freeze_encoder", "reader", "seed", "head"}
 
 
 @dataclass
@@ -74,7 +81,7 @@ class SegmentTrainable:
         self._folder = folder
         self._export = config.export
         self._options = EncodeOptions(truncation=config.model.truncation)
-        self._seen: dict[Segment, None] = {}
+        self._seen: list[SegmentEncoding] = []
 
     def length(self, example: Example) -> int:
         """An estimate from the number of characters; segments that records share are counted each time."""
@@ -99,8 +106,8 @@ class SegmentTrainable:
                     raise CapabilityError("the segment model reads no images or videos", field="images")
                 encodings.append(self.model.encode(example.record, self._options))
             questions.append(encodings[-1].questions)
-            if self._export.onnx and len(self._seen) < RANGE_SEGMENTS:
-                self._seen.update(dict.fromkeys(encodings[-1].segments[:SEGMENTS_OF_A_RECORD]))
+        if self._export.onnx:
+            self._seen += encodings[: RANGE_RECORDS - len(self._seen)]
         plan = plan_batch(encodings)
         return SegmentTrainingBatch(questions, plan, LogitPlaces.of(questions, plan.label.shape[1]))
 
@@ -109,15 +116,17 @@ class SegmentTrainable:
         return batch.places.pick(self.module(batch.plan))
 
     def parameter_groups(self, config: OptimizerConfig) -> list[dict[str, Any]]:
-        """Encoder with `lr` (falling per layer by `layer_decay`), head and prior with `head_lr`."""
+        """Encoder (falling per layer by `layer_decay`) and reader with `lr`, head and prior with `head_lr`."""
         layers = len(self.model.net.bert.layers)
 
         def depth(name: str) -> int:
+            if name.startswith("reader."):
+                return 0
             found = re.search(r"bert\.layers\.(\d+)\.", name)
             return layers - int(found.group(1)) - 1 if found else layers
 
         named = self.module.named_parameters()
-        return parameter_groups(named, config, is_head=lambda name: not name.startswith("bert."), depth=depth)
+        return parameter_groups(named, config, is_head=lambda name: not name.startswith(PRETRAINED), depth=depth)
 
     def shard(self, world: World) -> None:
         """Refused: the model is small.
@@ -134,13 +143,20 @@ class SegmentTrainable:
         tokenizer = self._folder / "tokenizer.json"
         self.model.save(folder, tokenizer)
         if self._export.onnx:  # its dicast.json says all that the other one says, and more
-            export_onnx(self.model, folder, tokenizer=tokenizer, weights=self._export.weights, ranges=self._ranges())
+            export_onnx(
+                self.model,
+                folder,
+                tokenizer=tokenizer,
+                weights=self._export.weights,
+                ranges=self._ranges(),
+                encoder=self._folder if self.model.net.encoded_elsewhere else None,
+            )
 
-    def _ranges(self) -> list[Segment]:
-        """Segments of the first records that were seen, beside the sample texts: what the exported model will read."""
-        from dicast.models.onnx_export import sample_segments
+    def _ranges(self) -> list[SegmentEncoding]:
+        """The first records that were seen, beside the sample texts: what the exported model will read."""
+        from dicast.models.onnx_export import sample_encodings
 
-        return sample_segments(self.model) + list(self._seen)
+        return sample_encodings(self.model) + self._seen
 
 
 def build_trainable(config: Config) -> SegmentTrainable:
@@ -160,12 +176,19 @@ def build_trainable(config: Config) -> SegmentTrainable:
         require_onnx()
     folder, _, _ = resolve(settings.start or None)
     model = _start(folder, settings, int(settings.options.get("seed", config.run.seed)))
+    if (layers := int(settings.options.get("reader", 0))) and model.net.reader is None:
+        model.net.add_reader(layers)
     model.net.requires_grad_(True)
     model.net.head.prior_logit_scale.requires_grad_(False)  # switched off; `prior` replaces it
     if settings.train == "head":
         model.net.bert.requires_grad_(False)
     elif frozen := int(settings.options.get("freeze_layers", 0)):
         model.net.bert.freeze(frozen)
+    if settings.options.get("freeze_encoder", False):
+        for module in (model.net.bert, model.net.head.hidden_norm, model.net.head.memory_projection):
+            module.requires_grad_(False)
+        if (folder / ENCODER).is_file():
+            _encode_by_onnx(model, folder / ENCODER, config.run.threads)
     return SegmentTrainable(model, folder, config)
 
 
@@ -188,6 +211,27 @@ def _start(folder: Path, settings: ModelConfig, seed: int) -> SegmentModel:
     except TypeError as error:
         raise ConfigError(f"not the shape of a head: {error}", field="model.options.head") from None
     return SegmentModel.warm_start(folder, head=head, seed=seed)
+
+
+def _encode_by_onnx(model: SegmentModel, path: Path, threads: int) -> None:
+    """Let onnxruntime encode segments while the model learns.
+
+    Raises:
+        CapabilityError: the file has no output for a reader.
+    """
+    session = onnx_session(path, threads)
+    outputs = [output.name for output in session.get_outputs()]
+    if model.net.reader is not None and "middle" not in outputs:
+        raise CapabilityError(f"{path} has no output for a reader; export it with one, or start from torch weights")
+
+    def encoded(bucket: Bucket) -> EncodedSegments:
+        found = session.run(None, {"ids": bucket.ids, "mask": bucket.mask, "span": bucket.span})
+        named: dict[str, torch.Tensor] = dict(zip(outputs, map(torch.from_numpy, found), strict=True))
+        middle = named.get("middle", named["memory"])
+        return EncodedSegments(named["memory"], named["cls"], named["mean"], named["cls_normed"], middle)
+
+    model.net.encoded_elsewhere = encoded
+    model.net.bucket_tokens = RUN_TOKENS * threads
 
 
 def _set_dropout(model: SegmentModel, probability: float) -> None:
