@@ -129,7 +129,7 @@ def test_a_reader_learns_on_an_encoder_that_stays_and_whose_file_is_kept(tmp_pat
         export={"onnx": True, "weights": "float32"},
     )
     trainable = build_trainable(config)
-    assert trainable.model.net.encoded_elsewhere is not None
+    assert trainable.encoder is not None
     train(config)
     made = tmp_path / "run" / "model"
     assert (made / "encoder.onnx").read_bytes() == (tmp_path / "onnx" / "encoder.onnx").read_bytes()
@@ -150,7 +150,7 @@ def test_encoding_by_onnx_gives_the_logits_of_torch(tmp_path: Path, start: Path)
     trainable.module.eval()
     batch = trainable.collate(load_data(config).train[:5])
     quick = trainable.forward_batch(batch).logits
-    trainable.model.net.encoded_elsewhere = None
+    batch.known = None
     torch.testing.assert_close(quick, trainable.forward_batch(batch).logits, atol=1e-4, rtol=0)
 
 

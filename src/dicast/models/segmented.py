@@ -31,7 +31,6 @@ from dicast.models.head import AttentionForm, HeadConfig, HeadInputs, JointSchem
 from dicast.models.onnx_weights import read_weights
 from dicast.models.reader import Reader
 from dicast.models.segment_batch import (
-    BUCKET_TOKENS,
     Bucket,
     SegmentBatch,
     buckets_of,
@@ -192,8 +191,6 @@ class EncodedSegments(NamedTuple):
 class SegmentNet(nn.Module):
     """Encoder, reader, head and prior.
 
-    `encoded_elsewhere` may be set to something quicker than the net's own encoder, while that does not learn.
-
     Args:
         bert: sizes of the encoder.
         head: sizes of the head.
@@ -210,8 +207,6 @@ class SegmentNet(nn.Module):
         self.hint = nn.Linear(HINTS, head.width, bias=False)
         self.part_embedding = nn.Parameter(torch.zeros(len(PARTS), head.width))
         self.reader: Reader | None = None
-        self.encoded_elsewhere: Callable[[Bucket], EncodedSegments] | None = None
-        self.bucket_tokens = BUCKET_TOKENS
         self.start_at_prior()
         if reader:
             self.add_reader(reader)
@@ -248,29 +243,12 @@ class SegmentNet(nn.Module):
 
     def encode_segments(self, buckets: Sequence[Bucket], count: int) -> tuple[EncodedSegments, list[int]]:
         """All segments of a batch and the row at which each begins in the memory."""
-        device = self.part_embedding.device
-        parts: list[EncodedSegments] = []
-        order: list[int] = []
-        offsets, row = [0] * count, 0
-        for bucket in buckets:
-            encoded = self._encoded(bucket, device)
-            flat = {name: getattr(encoded, name).flatten(0, 1) for name in ("memory", "middle")}
-            parts.append(encoded._replace(**flat))
-            for number in bucket.members:
-                offsets[number] = row
-                row += bucket.ids.shape[1]
-            order.extend(bucket.members)
-        back = torch.from_numpy(np.argsort(np.asarray(order, np.int64))).to(device)
-        merged = EncodedSegments(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
-        pooled = {name: getattr(merged, name)[back] for name in ("cls", "mean", "cls_normed")}
-        return merged._replace(**pooled), offsets
+        return gathered(buckets, count, self._encoded)
 
-    def _encoded(self, bucket: Bucket, device: torch.device) -> EncodedSegments:
-        if self.encoded_elsewhere is not None:
-            return EncodedSegments(*(tensor.to(device) for tensor in self.encoded_elsewhere(bucket)))
-        return self.encode_bucket(
-            *(torch.from_numpy(array).to(device) for array in (bucket.ids, bucket.mask, bucket.span))
-        )
+    def _encoded(self, bucket: Bucket) -> EncodedSegments:
+        device = self.part_embedding.device
+        arrays = (torch.from_numpy(array).to(device) for array in (bucket.ids, bucket.mask, bucket.span))
+        return self.encode_bucket(*arrays)
 
     def read(self, batch: SegmentBatch, middle: Tensor, offsets: Sequence[int]) -> Tensor:
         """What the reader says of every option ``[B, O]``; 0 where an option has no hypothesis."""
@@ -294,12 +272,10 @@ class SegmentNet(nn.Module):
         joint: Tensor = self.head(head._replace(hint=self.hint(seen)), form)
         return said.logits + joint
 
-    def forward(self, batch: SegmentBatch) -> Tensor:
-        """Logits ``[B, O]`` of a batch."""
+    def forward(self, batch: SegmentBatch, known: tuple[EncodedSegments, list[int]] | None = None) -> Tensor:
+        """Logits ``[B, O]`` of a batch; `known` are its segments where they were encoded before."""
         device = self.part_embedding.device
-        encoded, offsets = self.encode_segments(
-            buckets_of(batch.segments, most_tokens=self.bucket_tokens), len(batch.segments)
-        )
+        encoded, offsets = known or self.encode_segments(buckets_of(batch.segments), len(batch.segments))
         index, memory_mask, parts = (torch.from_numpy(a).to(device) for a in memory_index(batch, offsets))
         at = {
             name: torch.from_numpy(getattr(batch, name)).to(device)
@@ -334,6 +310,27 @@ class SegmentNet(nn.Module):
             read=self.read(batch, encoded.middle, offsets),
         )
         return self.decide(head, prior)
+
+
+def gathered(
+    buckets: Sequence[Bucket], count: int, encode: Callable[[Bucket], EncodedSegments]
+) -> tuple[EncodedSegments, list[int]]:
+    """All segments of a batch, bucket by bucket, and the row at which each begins in the memory."""
+    parts: list[EncodedSegments] = []
+    order: list[int] = []
+    offsets, row = [0] * count, 0
+    for bucket in buckets:
+        encoded = encode(bucket)
+        flat = {name: getattr(encoded, name).flatten(0, 1) for name in ("memory", "middle")}
+        parts.append(encoded._replace(**flat))
+        for number in bucket.members:
+            offsets[number] = row
+            row += bucket.ids.shape[1]
+        order.extend(bucket.members)
+    merged = EncodedSegments(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
+    back = torch.from_numpy(np.argsort(np.asarray(order, np.int64))).to(merged.cls.device)
+    pooled = {name: getattr(merged, name)[back] for name in ("cls", "mean", "cls_normed")}
+    return merged._replace(**pooled), offsets
 
 
 def summary_of(windows: Tensor, mask: Tensor) -> Tensor:

@@ -5,8 +5,8 @@
 
     freeze_layers = 4              encoder layers that stay as they are, counted from the embeddings, which stay too
     freeze_encoder = true          all that encodes a segment stays as it is: the encoder and the memory projection;
-                                   a start in ONNX files then encodes with them, which is quicker and just what an
-                                   export that keeps them will read
+                                   a start in ONNX files then encodes with them, ahead of the steps, which is quicker
+                                   and just what the export, which keeps them, will read
     reader = 2                     give a start without a reader one of so many layers
     seed = 0                       seed of the fresh head; the run's seed when left out
     head = {width = 256, ...}      shape of the fresh head: width, routing_layers, layers, heads, feedforward
@@ -31,8 +31,8 @@ from dicast.errors import CapabilityError, CheckpointError, ConfigError
 from dicast.models.base import EncodeOptions
 from dicast.models.head import HeadConfig
 from dicast.models.onnx import RUN_TOKENS, onnx_session
-from dicast.models.segment_batch import Bucket, SegmentBatch, plan_batch
-from dicast.models.segmented import EncodedSegments, SegmentModel
+from dicast.models.segment_batch import Bucket, SegmentBatch, buckets_of, plan_batch
+from dicast.models.segmented import EncodedSegments, SegmentModel, gathered
 from dicast.segments import SegmentEncoding, SegmentQuestion
 from dicast.training.config import Config, ModelConfig, OptimizerConfig
 from dicast.training.data import Example
@@ -42,6 +42,7 @@ from dicast.training.objectives import PaddedLogits
 from dicast.training.trainable import LogitPlaces, blamed_on, parameter_groups
 
 ENCODER: Final = "encoder.onnx"
+MIDDLE: Final = "middle"
 CHARACTERS_PER_TOKEN: Final = 4
 SEGMENT_OVERHEAD: Final = 3
 """[CLS], [SEP] and rounding, per segment."""
@@ -59,15 +60,18 @@ class SegmentTrainingBatch:
         questions: per record, its questions in the order of the rows of the logits.
         plan: segments and index arrays (numpy; the net moves them).
         places: where each question's logits lie.
+        known: the segments and where they begin, where the encoder does not learn and has read them already.
     """
 
     questions: list[tuple[SegmentQuestion, ...]]
     plan: SegmentBatch
     places: LogitPlaces
+    known: tuple[EncodedSegments, list[int]] | None = None
 
     def to(self, device: Any) -> SegmentTrainingBatch:
         """The batch with its tensors on a device."""
-        return dataclasses.replace(self, places=self.places.to(device))
+        known = self.known and (EncodedSegments(*(tensor.to(device) for tensor in self.known[0])), self.known[1])
+        return dataclasses.replace(self, places=self.places.to(device), known=known)
 
 
 class SegmentTrainable:
@@ -82,6 +86,10 @@ class SegmentTrainable:
         self._export = config.export
         self._options = EncodeOptions(truncation=config.model.truncation)
         self._seen: list[SegmentEncoding] = []
+        self.encoder: OnnxEncoder | None = None
+        if config.model.options.get("freeze_encoder", False) and (folder / ENCODER).is_file():
+            reader = model.net.reader is not None
+            self.encoder = OnnxEncoder(folder / ENCODER, max(1, config.run.threads), reader=reader)
 
     def length(self, example: Example) -> int:
         """An estimate from the number of characters; segments that records share are counted each time."""
@@ -109,11 +117,12 @@ class SegmentTrainable:
         if self._export.onnx:
             self._seen += encodings[: RANGE_RECORDS - len(self._seen)]
         plan = plan_batch(encodings)
-        return SegmentTrainingBatch(questions, plan, LogitPlaces.of(questions, plan.label.shape[1]))
+        places = LogitPlaces.of(questions, plan.label.shape[1])
+        return SegmentTrainingBatch(questions, plan, places, self.encoder(plan) if self.encoder else None)
 
     def forward_batch(self, batch: SegmentTrainingBatch) -> PaddedLogits:
         """Float32 logits [N, O]."""
-        return batch.places.pick(self.module(batch.plan))
+        return batch.places.pick(self.module(batch.plan, batch.known))
 
     def parameter_groups(self, config: OptimizerConfig) -> list[dict[str, Any]]:
         """Encoder (falling per layer by `layer_decay`) and reader with `lr`, head and prior with `head_lr`."""
@@ -149,7 +158,7 @@ class SegmentTrainable:
                 tokenizer=tokenizer,
                 weights=self._export.weights,
                 ranges=self._ranges(),
-                encoder=self._folder if self.model.net.encoded_elsewhere else None,
+                encoder=self._folder if self.encoder else None,
             )
 
     def _ranges(self) -> list[SegmentEncoding]:
@@ -187,8 +196,6 @@ def build_trainable(config: Config) -> SegmentTrainable:
     if settings.options.get("freeze_encoder", False):
         for module in (model.net.bert, model.net.head.hidden_norm, model.net.head.memory_projection):
             module.requires_grad_(False)
-        if (folder / ENCODER).is_file():
-            _encode_by_onnx(model, folder / ENCODER, config.run.threads)
     return SegmentTrainable(model, folder, config)
 
 
@@ -213,25 +220,34 @@ def _start(folder: Path, settings: ModelConfig, seed: int) -> SegmentModel:
     return SegmentModel.warm_start(folder, head=head, seed=seed)
 
 
-def _encode_by_onnx(model: SegmentModel, path: Path, threads: int) -> None:
-    """Let onnxruntime encode segments while the model learns.
+class OnnxEncoder:
+    """Encodes the segments of batches with an encoder that does not learn.
+
+    Args:
+        path: its encoder.onnx.
+        threads: threads of one run.
+        reader: whether states for a reader are needed.
 
     Raises:
-        CapabilityError: the file has no output for a reader.
+        CapabilityError: they are, and the file does not give them.
     """
-    session = onnx_session(path, threads)
-    outputs = [output.name for output in session.get_outputs()]
-    if model.net.reader is not None and "middle" not in outputs:
-        raise CapabilityError(f"{path} has no output for a reader; export it with one, or start from torch weights")
 
-    def encoded(bucket: Bucket) -> EncodedSegments:
-        found = session.run(None, {"ids": bucket.ids, "mask": bucket.mask, "span": bucket.span})
-        named: dict[str, torch.Tensor] = dict(zip(outputs, map(torch.from_numpy, found), strict=True))
-        middle = named.get("middle", named["memory"])
-        return EncodedSegments(named["memory"], named["cls"], named["mean"], named["cls_normed"], middle)
+    def __init__(self, path: Path, threads: int, *, reader: bool) -> None:
+        self._session = onnx_session(path, threads)
+        self._outputs = [output.name for output in self._session.get_outputs()]
+        self._tokens = RUN_TOKENS * threads
+        if reader and MIDDLE not in self._outputs:
+            raise CapabilityError(f"{path} has no output for a reader; export it with one, or start from torch weights")
 
-    model.net.encoded_elsewhere = encoded
-    model.net.bucket_tokens = RUN_TOKENS * threads
+    def __call__(self, plan: SegmentBatch) -> tuple[EncodedSegments, list[int]]:
+        """All segments of a batch and the row at which each begins."""
+        return gathered(buckets_of(plan.segments, most_tokens=self._tokens), len(plan.segments), self._encode)
+
+    def _encode(self, bucket: Bucket) -> EncodedSegments:
+        found = self._session.run(None, {"ids": bucket.ids, "mask": bucket.mask, "span": bucket.span})
+        named: dict[str, torch.Tensor] = dict(zip(self._outputs, map(torch.from_numpy, found), strict=True))
+        named.setdefault(MIDDLE, named["memory"])
+        return EncodedSegments(**{name: named[name] for name in EncodedSegments._fields})
 
 
 def _set_dropout(model: SegmentModel, probability: float) -> None:
