@@ -1,12 +1,20 @@
 """Every recipe runs, on a tiny random checkpoint of the same architecture and a few records."""
 
+import json
+import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.torch import save_file
+from tests.segment_models import save_tokenizer, tiny_model
 from tests.training.test_loop import write_data
 
 from dicast import checkpoints
 from dicast.errors import MissingDependencyError
+from dicast.models.onnx import OnnxSegmentModel
+from dicast.models.onnx_export import export_onnx
+from dicast.records import Noul, Record
 from dicast.training.config import load_config
 from dicast.training.run import train
 
@@ -76,3 +84,42 @@ def test_four_bits_without_a_gpu_are_refused_in_words(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", sorted((ROOT / "recipes").rglob("*.toml")), ids=lambda path: path.stem)
 def test_every_recipe_has_only_known_keys(path: Path) -> None:
     assert load_config(path).run.name
+
+
+def starting_point(folder: Path, stage: int) -> Path:
+    """What a stage of the embedded model starts from, tiny: an encoder, a trained model, or its ONNX files."""
+    model = tiny_model(reader=2 if stage == 4 else 0)
+    tokenizer = save_tokenizer(folder / "tokenizer")
+    if stage == 4:
+        export_onnx(model, folder / "start", tokenizer=tokenizer, weights="float32")
+    elif stage == 1:
+        model.save(folder / "start", tokenizer)
+        (folder / "start" / "model.safetensors").unlink()
+        (folder / "start" / "bert.json").write_text(json.dumps(model.net.bert.config.to_dict()))
+        save_file(model.net.bert.state_dict(), folder / "start" / "bert.safetensors")
+    else:
+        model.save(folder / "start", tokenizer)
+    return folder / "start"
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3, 4])
+def test_a_stage_of_the_embedded_model_runs(tmp_path: Path, stage: int) -> None:
+    recipe = ROOT / "recipes" / "embedded" / f"stage{stage}.toml"
+    data = str(write_data(tmp_path / "data.jsonl", 12))
+    tables = tomllib.loads(recipe.read_text("utf-8"))["data"]
+    overrides = [f"data.{part}.{n}.path={data!r}" for part in ("train", "dev") for n in range(len(tables[part]))]
+    overrides += [f"model.start={str(starting_point(tmp_path, stage))!r}", f"run.folder={str(tmp_path / 'run')!r}"]
+    summary = train(load_config(recipe, [*overrides, "schedule.max_steps=2"]))
+    assert summary["steps"] == 2
+    assert np.isfinite(summary["dev"]["loss"])
+    record = Record("the card is lost", {"urgent": Noul("is it urgent")})
+    loaded = OnnxSegmentModel(tmp_path / "run" / "model", threads=1)
+    assert loaded.score([loaded.encode(record)])[0][0].shape == (2,)
+
+
+def test_every_source_of_the_embedded_recipe_stands_in_its_manifest() -> None:
+    folder = ROOT / "recipes" / "embedded"
+    known = {item["source"] for item in json.loads((folder / "manifest.json").read_text("utf-8"))["sources"]}
+    for stage in folder.glob("stage*.toml"):
+        asked = {Path(item["path"]).stem for item in tomllib.loads(stage.read_text("utf-8"))["data"]["train"]}
+        assert asked <= known, stage.name
