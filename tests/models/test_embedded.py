@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import onnx
 import pytest
 
 import dicast
 from dicast.calibration import Calibration
 from dicast.models.onnx import OnnxSegmentModel, embedded_folder
+from dicast.models.onnx_int8 import PRODUCT_LEVELS
 from dicast.records import Choice, Noul, Question, Record
 
 CASES = [
@@ -64,6 +66,24 @@ def test_the_files_are_small_and_complete() -> None:
     for name in ("README.md", "NOTICE", "dicast.json", "rest.safetensors"):
         assert (folder / name).is_file()
     assert json.loads((folder / "dicast.json").read_text())["name"] == "dicast-embedded"
+
+
+def test_no_matrix_that_multiplies_integers_can_saturate() -> None:
+    """Two products of a byte and a weight of at most 63 fit into 16 bits, which is where AVX2 adds them."""
+    folder = embedded_folder()
+    largest = []
+    for name in ("encoder.onnx", "reader.onnx"):
+        if not (folder / name).is_file():
+            continue
+        graph = onnx.load(folder / name).graph
+        held = {tensor.name: tensor for tensor in graph.initializer}
+        made = {node.output[0]: node for node in graph.node}
+        for node in graph.node:
+            if node.op_type == "Gemm":
+                matrix = onnx.numpy_helper.to_array(held[made[node.input[1]].input[0]])
+                largest.append(int(np.abs(matrix.astype(int)).max()))
+    assert len(largest) >= 73
+    assert max(largest) <= PRODUCT_LEVELS
 
 
 def test_it_has_a_calibration() -> None:

@@ -13,9 +13,9 @@ rounding costs one pass. Matrices are W d = s_w v with v in -63..63 and one s_w 
   that makes the rounded product nearest to the exact one.
 * A few values in a million are clipped: they would double the step of all others.
 
-Why it cannot saturate: processors without VNNI (AVX2, SSE) add two products of an unsigned and a signed byte in 16
-bits. The largest sum is 2 * 255 * 63 = 32,130, below 32,767; with 8-bit weights it would be 64,770. Accumulation is in
-32 bits. All operators are standard ONNX.
+Why it cannot saturate: on processors with AVX2 and without VNNI, runtimes add two products of an unsigned and a signed
+byte in 16 bits. The largest sum is 2 * 255 * 63 = 32,130, below 32,767; with 8-bit weights it would be 64,770.
+Accumulation is in 32 bits. All operators are standard ONNX.
 """
 
 from __future__ import annotations
