@@ -170,7 +170,7 @@ def _same_weights() -> tuple[DecisionModel, DecisionModel]:
     config = json.loads((EMBEDDED_FOLDER / "dicast.json").read_text(encoding="utf-8"))
     tokenizer = EMBEDDED_FOLDER / "tokenizer.json"
     torch.manual_seed(0)
-    net = SegmentNet(BertConfig(**config["bert"]), HeadConfig(**config["head"]), config.get("reader", 0)).eval()
+    net = SegmentNet(BertConfig(**config["bert"]), HeadConfig(**config["head"])).eval()
     model = SegmentModel(net, SegmentEncoder.from_file(tokenizer))
     folder = CACHE / "segments"
     shutil.rmtree(folder, ignore_errors=True)

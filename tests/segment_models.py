@@ -7,7 +7,6 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
-from torch import nn
 
 from dicast.models.bert import BertConfig
 from dicast.models.head import HeadConfig
@@ -47,28 +46,21 @@ def tiny_config() -> BertConfig:
     )
 
 
-def tiny_model(seed: int = 0, reader: int = 2) -> SegmentModel:
-    """A segment model whose every parameter is random, so that every part counts.
-
-    Args:
-        seed: of the weights.
-        reader: layers of its reader.
-    """
+def tiny_model(seed: int = 0) -> SegmentModel:
+    """A segment model whose every parameter is random, so that every part counts."""
     torch.manual_seed(seed)
     head = HeadConfig(hidden_size=16, width=16, routing_layers=1, layers=1, heads=2, feedforward=32)
-    net = SegmentNet(tiny_config(), head, reader)
+    net = SegmentNet(tiny_config(), head)
     with torch.no_grad():
         for name, parameter in net.named_parameters():
             if not name.endswith("norm.weight"):
                 parameter.add_(0.1 * torch.randn_like(parameter))
         net.head.prior_logit_scale.fill_(-30.0)
-        if net.reader is not None:
-            net.reader.score.weight.mul_(2.0)
     return SegmentModel(net.eval(), tiny_encoder(), name="tiny")
 
 
 def wide_model() -> SegmentModel:
-    """One layer, 64 wide, with a reader: its matrices are large enough to be written as int8."""
+    """One layer, 64 wide: its matrices are large enough to be written as int8."""
     torch.manual_seed(3)
     bert = BertConfig(
         vocab_size=tiny_tokenizer().get_vocab_size(),
@@ -79,9 +71,7 @@ def wide_model() -> SegmentModel:
         positions=512,
     )
     head = HeadConfig(hidden_size=64, width=64, routing_layers=1, layers=1, heads=2, feedforward=96)
-    net = SegmentNet(bert, head, reader=1)
-    nn.init.normal_(net.reader.score.weight, std=0.1)  # type: ignore[union-attr]
-    return SegmentModel(net.eval(), tiny_encoder(), name="wide")
+    return SegmentModel(SegmentNet(bert, head).eval(), tiny_encoder(), name="wide")
 
 
 def save_tokenizer(folder: Path) -> Path:

@@ -1,15 +1,13 @@
 """From the trained torch model to the files that the package ships, with the check of what int8 costs.
 
-    python recipes/embedded/package.py MODEL OUT --data DATA --rivalry 1.35 --reader 2
-    python recipes/embedded/package.py MODEL OUT --released 2026-12-01 --data DATA --encoder START
+    python recipes/embedded/package.py MODEL OUT --released 2026-12-01 --data DATA --rivalry 1.35
     python recipes/embedded/package.py MODEL OUT --check DATA --out agreement.json
 
-The first form writes the graphs, `rest.safetensors`, `dicast.json` and `tokenizer.json` into OUT, with a reader that
-says nothing yet; the second keeps the encoder's file from START, where training left the encoder alone. Ranges of
-rounded activations are taken from train records of DATA, zero-shot sets left out. The same records and layers give the
-same bytes. The word vectors, which no training changes, lie in a file of their own to which encoder.onnx refers as
-external data, so that a repository keeps them once. The last form compares OUT with MODEL in float32 on dev records of
-DATA: share of equal answers and change of the largest probability.
+The first form writes the graphs, `rest.safetensors`, `dicast.json` and `tokenizer.json` into OUT; the ranges of rounded
+activations are taken from train records of DATA, zero-shot sets left out. The same records and layers give the same
+bytes. The word vectors, which no training changes, lie in a file of their own to which encoder.onnx refers as external
+data, so that a repository keeps them once. The second compares OUT with MODEL in float32 on dev records of DATA: share
+of equal answers and change of the largest probability.
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ import argparse
 import gzip
 import hashlib
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -30,24 +29,25 @@ from onnx.external_data_helper import set_external_data
 from dicast.answers import softmax
 from dicast.models.onnx import OnnxSegmentModel
 from dicast.models.onnx_export import export_onnx
-from dicast.models.onnx_weights import read_weights
 from dicast.models.segmented import SegmentModel
 from dicast.records import Record, as_questions
-from dicast.segments import SegmentEncoding
+from dicast.segments import Segment
 
 CHECKED = ("banking77", "clinc150", "creak", "goemotions", "hwu64", "pii_detect", "prompt_injection", "sgd",
            "snips", "strategyqa", "synth_policy")  # fmt: skip
 RECORDS = 25
 SAMPLED = 8
 """Train records of each data set from which the ranges of activations are taken."""
+SAMPLED_SEGMENTS = 12
+"""Most segments of each of these records."""
 ZERO_SHOT = ("banking77", "snips", "strategyqa", "tabfact", "response_preference")
 """Sets with a train part of which nothing is read."""
 WORD_TABLE = "word_table.onnx"
 
 
-def samples(model: SegmentModel, data: Path) -> list[SegmentEncoding]:
-    """The first train records of every data set."""
-    found = []
+def samples(model: SegmentModel, data: Path) -> list[Segment]:
+    """Segments of the first train records of every data set, evenly spaced where a record has many."""
+    found: dict[Segment, None] = {}
     for file in sorted(data.glob("*/train.jsonl.gz")):
         if file.parent.name in ZERO_SHOT:
             continue
@@ -56,42 +56,23 @@ def samples(model: SegmentModel, data: Path) -> list[SegmentEncoding]:
         for row in rows:
             if row.get("images") or row.get("videos"):
                 continue
-            found.append(model.encode(Record(row["state"], as_questions(row["questions"]))))
-    return found
+            segments = model.encode(Record(row["state"], as_questions(row["questions"]))).segments
+            found.update(dict.fromkeys(segments[:: math.ceil(len(segments) / SAMPLED_SEGMENTS)]))
+    return list(found)
 
 
-def write(
-    model: Path, out: Path, released: str, data: Path | None, rivalry: float, reader: int, encoder: Path | None
-) -> None:
-    """Write the shipped files; `rivalry` multiplies what options take of their rivals' odds (why: STUDY.md).
-
-    Raises:
-        SystemExit: the encoder that is to be kept is not the model's.
-    """
+def write(model: Path, out: Path, released: str, data: Path | None, rivalry: float) -> None:
+    """Write the shipped files; `rivalry` multiplies what options take of their rivals' odds (why: STUDY.md)."""
     trained = SegmentModel.load(model)
     with torch.no_grad():
         trained.net.prior.rivalry.mul_(rivalry)
-    if reader:
-        trained.net.add_reader(reader)
-    if encoder is not None and not same_encoder(trained, encoder):
-        raise SystemExit(f"the encoder in {encoder} is not the one of {model}")
     trained.name = "dicast-embedded"
     digest = hashlib.sha256((model / "model.safetensors").read_bytes()).hexdigest()
     trained.extra = {"licence": "Apache-2.0", "released": released, "revision": digest[:16]}
     chosen = samples(trained, data) if data else []
-    print(len(chosen), "records sampled")
-    tokenizer = model / "tokenizer.json"
-    print(export_onnx(trained, out, tokenizer=tokenizer, weights="integer", samples=chosen, encoder=encoder))
-    if encoder is None:
-        split_word_table(out)
-
-
-def same_encoder(model: SegmentModel, folder: Path) -> bool:
-    """Whether all that encodes a segment is what the files in a folder hold."""
-    read = ("bert.", "head.hidden_norm.", "head.memory_projection.")
-    held = read_weights(folder)
-    mine = {name: value for name, value in model.net.state_dict().items() if name.startswith(read)}
-    return all(torch.equal(value, held[name]) for name, value in mine.items())
+    print(len(chosen), "segments,", sum(len(segment.tokens) for segment in chosen), "tokens sampled")
+    print(export_onnx(trained, out, tokenizer=model / "tokenizer.json", weights="integer", samples=chosen))
+    split_word_table(out)
 
 
 def split_word_table(folder: Path) -> None:
@@ -149,13 +130,11 @@ def main() -> None:
     parser.add_argument("--released", default="")
     parser.add_argument("--data", type=Path, help="folder of data sets: ranges of activations come from train records")
     parser.add_argument("--rivalry", type=float, default=1.0, help="factor of the prior's rivalry vector")
-    parser.add_argument("--reader", type=int, default=0, help="layers of a reader that is added, saying nothing yet")
-    parser.add_argument("--encoder", type=Path, help="folder whose encoder.onnx is kept")
     parser.add_argument("--check", type=Path, help="folder of data sets: compare instead of writing")
     parser.add_argument("--out", type=Path, help="where the comparison goes")
     args = parser.parse_args()
     if args.check is None:
-        write(args.model, args.folder, args.released, args.data, args.rivalry, args.reader, args.encoder)
+        write(args.model, args.folder, args.released, args.data, args.rivalry)
         return
     found = compare(args.model, args.folder, args.check)
     print(found)

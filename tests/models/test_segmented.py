@@ -88,7 +88,7 @@ def test_empty_texts_give_finite_logits() -> None:
 
 def test_an_untrained_head_gives_the_answers_of_the_cosine() -> None:
     torch.manual_seed(0)
-    net = tiny_model(reader=0).net
+    net = tiny_model().net
     net.start_at_prior()
     kept = net.prior
     batch = plan_batch([MODEL.encode(RECORDS[0])])

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from tests.training.test_loop import TOPICS, make_config
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from dicast.errors import CapabilityError, ConfigError
+from dicast.errors import ConfigError
 from dicast.models.bert import BertConfig, BertEncoder
 from dicast.models.segmented import SegmentModel
 from dicast.training.config import config_from
@@ -115,52 +115,6 @@ def test_a_model_that_ships_as_onnx_can_be_trained_further(tmp_path: Path, start
         torch.testing.assert_close(
             again.net.state_dict()[name], value, atol=1e-6 if weights == "float32" else 0.03, rtol=0.01
         )
-
-
-def test_a_reader_learns_on_an_encoder_that_stays_and_whose_file_is_kept(tmp_path: Path, start: Path) -> None:
-    first = build_trainable(make_config(tmp_path, **tables(start))).model
-    first.net.add_reader(1)
-    export_onnx(first, tmp_path / "onnx", tokenizer=start / "tokenizer.json", weights="float32")
-    settings = {"start": str(tmp_path / "onnx"), "options": {"freeze_encoder": True}}
-    config = make_config(
-        tmp_path,
-        **tables(start) | {"model": {"family": "segments"} | settings},
-        optimizer={"lr": 1e-2, "head_lr": 1e-2},
-        export={"onnx": True, "weights": "float32"},
-    )
-    trainable = build_trainable(config)
-    assert trainable.encoder is not None
-    train(config)
-    made = tmp_path / "run" / "model"
-    assert (made / "encoder.onnx").read_bytes() == (tmp_path / "onnx" / "encoder.onnx").read_bytes()
-    assert (made / "reader.onnx").read_bytes() != (tmp_path / "onnx" / "reader.onnx").read_bytes()
-    before, after = first.net.state_dict(), SegmentModel.load(made).net.state_dict()
-    learned = {name for name, value in before.items() if not torch.equal(after[name], value)}
-    assert not {name for name in learned if name.startswith(("bert.", "head.hidden_norm", "head.memory_projection"))}
-    assert {"reader.layers.0.up.weight", "reader.score.weight", "prior.label_scale"} <= learned
-
-
-def test_encoding_by_onnx_gives_the_logits_of_torch(tmp_path: Path, start: Path) -> None:
-    first = build_trainable(make_config(tmp_path, **tables(start))).model
-    first.net.add_reader(1)
-    export_onnx(first, tmp_path / "onnx", tokenizer=start / "tokenizer.json", weights="float32")
-    settings = {"family": "segments", "start": str(tmp_path / "onnx"), "options": {"freeze_encoder": True}}
-    config = make_config(tmp_path, **tables(start) | {"model": settings})
-    trainable = build_trainable(config)
-    trainable.module.eval()
-    batch = trainable.collate(load_data(config).train[:5])
-    quick = trainable.forward_batch(batch).logits
-    batch.known = None
-    torch.testing.assert_close(quick, trainable.forward_batch(batch).logits, atol=1e-4, rtol=0)
-
-
-def test_a_reader_cannot_learn_on_files_that_give_it_nothing(tmp_path: Path, start: Path) -> None:
-    first = build_trainable(make_config(tmp_path, **tables(start))).model
-    export_onnx(first, tmp_path / "onnx", tokenizer=start / "tokenizer.json", weights="float32")
-    options = {"freeze_encoder": True, "reader": 1}
-    settings = {"family": "segments", "start": str(tmp_path / "onnx"), "options": options}
-    with pytest.raises(CapabilityError, match="no output for a reader"):
-        build_trainable(make_config(tmp_path, **tables(start) | {"model": settings}))
 
 
 def test_an_export_that_decides_otherwise_is_not_written(

@@ -9,7 +9,7 @@ Shapes: n segments of at most L tokens, H hidden size.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
@@ -102,19 +102,12 @@ class BertEncoder(nn.Module):
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         """ids [n, L] int64, mask [n, L] bool (True for tokens) -> hidden states [n, L, H]."""
-        return self.states(ids, mask, ())[0]
-
-    def states(self, ids: Tensor, mask: Tensor, after: Sequence[int]) -> list[Tensor]:
-        """The final hidden states [n, L, H], then those after as many layers as `after` says."""
         x: Tensor = self.word(ids) + self.position.weight[: ids.shape[1]] + self.token_type
         x = self.embedding_norm(x)
         bias = torch.zeros(mask.shape, dtype=x.dtype, device=x.device).masked_fill(~mask, -1e9)[:, None, None, :]
-        middle: dict[int, Tensor] = {}
-        for number, layer in enumerate(self.layers):
-            if number in after:
-                middle[number] = x
+        for layer in self.layers:
             x = layer(x, bias)
-        return [x, *(middle.get(number, x) for number in after)]
+        return x
 
     def freeze(self, layers: int) -> None:
         """Stop gradients into the embeddings and the first `layers` layers."""

@@ -1,8 +1,7 @@
-"""The embedded model without torch: onnxruntime sessions for encoder, reader and head, and a cache of encoded segments.
+"""The embedded model without torch: two onnxruntime sessions and a cache of encoded segments.
 
-A segment is encoded once and then found in a cache, so a schema or a state that comes again costs nothing; only
-reader and head run for every record. Knows nothing of JSON bodies, probabilities or queues. Calls from several threads
-are safe.
+A segment is encoded once and then found in a cache, so a schema or a state that comes again costs nothing; only the
+head runs for every record. Knows nothing of JSON bodies, probabilities or queues. Calls from several threads are safe.
 
 Shapes: n segments, L tokens, B records, S memory rows, O options, H encoder width, W head width.
 """
@@ -25,16 +24,7 @@ import numpy.typing as npt
 from dicast.engine.batches import BatchLimits, form_batches
 from dicast.errors import CapabilityError, CheckpointError, MissingDependencyError, TokenBudgetError
 from dicast.models.base import DEFAULT_OPTIONS, EncodeOptions, Logits, Model, ModelInfo, Scored
-from dicast.models.segment_batch import (
-    Ints,
-    SegmentBatch,
-    buckets_of,
-    hypotheses_of,
-    memory_index,
-    plan_batch,
-    reading_of,
-    split_logits,
-)
+from dicast.models.segment_batch import SegmentBatch, buckets_of, memory_index, plan_batch, split_logits
 from dicast.records import Record
 from dicast.segments import Segment, SegmentEncoder, SegmentEncoding
 
@@ -49,11 +39,6 @@ HEAD_ROWS: Final = 16_384
 """Most padded memory rows of one run of the head; records beyond it go into the next run."""
 HEAD_SCORES: Final = 4_000_000
 """Most attention scores (records x options x rows) of one run of the head; a single record may have more."""
-READER_SCORES: Final = 1_500_000
-"""Most attention scores (tokens of hypotheses x rows) of one run of the reader, per head; it needs about 200 bytes for
-each. A single hypothesis may have more."""
-MOST_READING: Final = 300_000_000
-"""Most attention scores (tokens of hypotheses x rows) of one record: some ten seconds of one core."""
 MOST_SCORES: Final = 12_000_000
 """Most attention scores (options x rows) of one record, e.g. 400 yes/no questions about 12,000 tokens. Bounds the
 memory of the head, which needs about 200 bytes a score."""
@@ -61,18 +46,16 @@ memory of the head, which needs about 200 bytes a score."""
 
 @dataclass(frozen=True, slots=True)
 class EncodedSegment:
-    """One segment in the cache; `memory` and `middle` are None where they were not asked for.
+    """One segment in the cache; `memory` is None where only the pooled vectors were asked for.
 
     Attributes:
-        memory: ``[L, W]`` for segments that are read by the head, or None.
-        middle: ``[L, H]`` for those that the reader reads or that read, in half precision, or None.
+        memory: ``[L, W]`` or None.
         cls: ``[H]`` raw [CLS] vector.
         mean: ``[H]`` mean of the normed rows of the segment's span.
         cls_normed: ``[H]`` normed [CLS] row.
     """
 
     memory: Floats | None
-    middle: npt.NDArray[np.float16] | None
     cls: Floats
     mean: Floats
     cls_normed: Floats
@@ -80,8 +63,7 @@ class EncodedSegment:
     @property
     def size(self) -> int:
         """Bytes of its arrays."""
-        rows = [part.nbytes for part in (self.memory, self.middle) if part is not None]
-        return 3 * self.cls.nbytes + sum(rows)
+        return 3 * self.cls.nbytes + (0 if self.memory is None else self.memory.nbytes)
 
 
 class SegmentCache:
@@ -107,11 +89,11 @@ class SegmentCache:
         """Bytes that are held."""
         return self._size
 
-    def get(self, segment: Segment, *, memory: bool, middle: bool = False) -> EncodedSegment | None:
-        """The segment, or None where it (or its memory or middle states, if asked for) is not held."""
+    def get(self, segment: Segment, *, memory: bool) -> EncodedSegment | None:
+        """The segment, or None where it (or its memory, if asked for) is not held."""
         with self._lock:
             found = self._items.get(segment)
-            if found is None or (memory and found.memory is None) or (middle and found.middle is None):
+            if found is None or (memory and found.memory is None):
                 self.misses += 1
                 return None
             self._items.move_to_end(segment)
@@ -135,8 +117,7 @@ class OnnxSegmentModel:
     """The segment model on onnxruntime; satisfies `dicast.models.base.Model`.
 
     Args:
-        folder: ``encoder.onnx``, ``head.onnx``, ``dicast.json``, ``tokenizer.json``, and ``reader.onnx`` of a model
-            that has a reader.
+        folder: ``encoder.onnx``, ``head.onnx``, ``dicast.json`` and ``tokenizer.json``.
         name: shown instead of the name in ``dicast.json``.
         threads: threads of one run; None: as many as there are processors, at most 4.
         cache_mb: megabytes for encoded segments; 0 switches the cache off.
@@ -159,11 +140,8 @@ class OnnxSegmentModel:
         self._config = _config(folder)
         self.name = name or str(self._config["name"])
         self.threads = threads or min(DEFAULT_MOST_THREADS, _processors())
-        self._encoder = onnx_session(folder / "encoder.onnx", self.threads, spin)
-        self._head = onnx_session(folder / "head.onnx", self.threads, spin)
-        self._head_reads = "read" in {item.name for item in self._head.get_inputs()}  # not in files of version 0.1
-        has_reader = bool(self._config.get("reader", 0))
-        self._reader = onnx_session(folder / "reader.onnx", self.threads, spin) if has_reader else None
+        self._encoder = _session(folder / "encoder.onnx", self.threads, spin)
+        self._head = _session(folder / "head.onnx", self.threads, spin)
         self.encoder = SegmentEncoder.from_file(folder / "tokenizer.json")
         self.cache = SegmentCache(int(cache_mb * 1e6))
 
@@ -224,10 +202,6 @@ class OnnxSegmentModel:
         batch = plan_batch(encodings)
         segments, known = self._encoded(batch)
         inputs = _head_inputs(batch, segments)
-        if self._reader is not None:
-            inputs["read"] = _read(self._reader, batch, segments)
-        elif self._head_reads:
-            inputs["read"] = np.zeros(batch.option_mask.shape, np.float32)
         large = inputs["memory_mask"].size * inputs["option_mask"].shape[1] > HEAD_SCORES
         (logits,) = self._head.run(None, inputs, _giving_memory_back() if large else None)
         cached = [sum(len(s.tokens) for s in encoding.segments if s in known) for encoding in encodings]
@@ -237,23 +211,17 @@ class OnnxSegmentModel:
     def _encoded(self, batch: SegmentBatch) -> tuple[list[EncodedSegment], set[Segment]]:
         """Every segment of the batch, from the cache or computed, and which of them the cache held."""
         in_memory = {number for numbers in batch.memory for number in numbers}
-        in_reading = in_memory | _hypotheses(batch) if self._reader else set()
-        found = [
-            self.cache.get(segment, memory=number in in_memory, middle=number in in_reading)
-            for number, segment in enumerate(batch.segments)
-        ]
+        found = [self.cache.get(segment, memory=number in in_memory) for number, segment in enumerate(batch.segments)]
         known = {segment for segment, item in zip(batch.segments, found, strict=True) if item is not None}
         missing = [number for number, item in enumerate(found) if item is None]
         for bucket in buckets_of([batch.segments[number] for number in missing], most_tokens=RUN_TOKENS * self.threads):
             inputs = {"ids": bucket.ids, "mask": bucket.mask, "span": bucket.span}
-            memory, cls, mean, cls_normed, *middle = self._encoder.run(None, inputs)
+            memory, cls, mean, cls_normed = self._encoder.run(None, inputs)
             for row, member in enumerate(bucket.members):
                 number = missing[member]
                 segment = batch.segments[number]
-                length = len(segment.tokens)
-                rows = memory[row, :length].copy() if number in in_memory else None
-                states = middle[0][row, :length].astype(np.float16) if number in in_reading else None
-                item = EncodedSegment(rows, states, cls[row].copy(), mean[row].copy(), cls_normed[row].copy())
+                rows = memory[row, : len(segment.tokens)].copy() if number in in_memory else None
+                item = EncodedSegment(rows, cls[row].copy(), mean[row].copy(), cls_normed[row].copy())
                 found[number] = item
                 self.cache.put(segment, item)
         return [item for item in found if item is not None], known
@@ -304,78 +272,6 @@ def _check_scores(encoding: SegmentEncoding) -> None:
             limit=MOST_SCORES,
             seen=options * rows,
         )
-    asking = sum(
-        len(encoding.segments[hypothesis].tokens)
-        for question in encoding.questions
-        for label, hypothesis in zip(question.labels, question.hypotheses, strict=True)
-        if label != hypothesis
-    )
-    if asking * rows > MOST_READING:
-        raise TokenBudgetError(
-            f"{asking} tokens of questions with their options over {rows} tokens of state and instructions are "
-            f"{asking * rows} scores, and the limit is {MOST_READING}; "
-            "ask fewer questions at once or shorten the state",
-            field="questions",
-            limit=MOST_READING,
-            seen=asking * rows,
-        )
-
-
-def _hypotheses(batch: SegmentBatch) -> set[int]:
-    """The segments that the reader starts from."""
-    return {
-        int(number)
-        for record in range(len(batch.label))
-        for number in batch.hypothesis[record, hypotheses_of(batch, record)]
-    }
-
-
-def _read(reader: Any, batch: SegmentBatch, segments: Sequence[EncodedSegment]) -> Floats:
-    """What the reader says of every option ``[B, O]``; 0 where an option has no hypothesis."""
-    said = np.zeros(batch.option_mask.shape, np.float32)
-    for record in range(len(said)):
-        options = hypotheses_of(batch, record)
-        if not len(options):
-            continue
-        middle, offsets = _middle_rows(batch, record, options, segments)
-        for part in _reader_runs(batch, record, options):
-            reading = reading_of(batch, record, part, offsets)
-            inputs = {
-                "mask": reading.mask,
-                "rows": middle[reading.rows],
-                "evidence": middle[reading.evidence],
-                "part": reading.part,
-                "usable": reading.usable,
-            }
-            (said[record, part],) = reader.run(None, inputs)
-    return said
-
-
-def _middle_rows(
-    batch: SegmentBatch, record: int, options: Ints, segments: Sequence[EncodedSegment]
-) -> tuple[Floats, list[int]]:
-    """Middle states of all that a record's reading needs ``[rows, H]``, and where each segment begins in them."""
-    used = sorted({*batch.memory[record], *map(int, batch.hypothesis[record, options])})
-    offsets = [0] * len(segments)
-    row = 0
-    for number in used:
-        offsets[number] = row
-        row += len(batch.segments[number].tokens)
-    parts = [part for number in used if (part := segments[number].middle) is not None]
-    return np.concatenate(parts).astype(np.float32), offsets
-
-
-def _reader_runs(batch: SegmentBatch, record: int, options: Ints) -> Iterator[Ints]:
-    """Options in groups that one run of the reader can hold; similar lengths together, since they are padded."""
-    lengths = np.array([len(batch.segments[int(number)].tokens) for number in batch.hypothesis[record, options]])
-    order = np.argsort(lengths, kind="stable")
-    rows = sum(len(batch.segments[number].tokens) for number in batch.memory[record]) + int(lengths.max())
-    first = 0
-    for last in range(1, len(order) + 1):
-        full = last < len(order) and (last + 1 - first) * int(lengths[order[last]]) * rows > READER_SCORES
-        if full or last == len(order):
-            yield options[order[first:last]]
-            first = last
 
 
 def _giving_memory_back() -> Any:
@@ -439,30 +335,19 @@ def _head_inputs(batch: SegmentBatch, segments: Sequence[EncodedSegment]) -> dic
 
 
 def _config(folder: Path) -> dict[str, Any]:
-    def needed(name: str) -> None:
+    for name in ("dicast.json", "encoder.onnx", "head.onnx", "tokenizer.json"):
         if not (folder / name).is_file():
             raise CheckpointError(f"{folder} has no {name}")
-
-    for name in ("dicast.json", "encoder.onnx", "head.onnx", "tokenizer.json"):
-        needed(name)
     try:
         config: dict[str, Any] = json.loads((folder / "dicast.json").read_text(encoding="utf-8"))
     except ValueError as error:
         raise CheckpointError(f"{folder / 'dicast.json'} is not valid JSON: {error}") from None
     if config.get("format") != "segments":
         raise CheckpointError(f"{folder} holds a {config.get('format')!r} model, not a segments one")
-    if config.get("reader", 0):
-        needed("reader.onnx")
     return config
 
 
-def onnx_session(path: Path, threads: int, spin: bool = False) -> Any:
-    """A session of onnxruntime on the CPU.
-
-    Raises:
-        CheckpointError: the file is missing or broken.
-        MissingDependencyError: onnxruntime is not installed.
-    """
+def _session(path: Path, threads: int, spin: bool) -> Any:
     try:
         import onnxruntime
     except ImportError:

@@ -98,7 +98,7 @@ def roundings(
     Args:
         model: a float32 graph that computes the inputs.
         inputs: per tensor of the graph ``[..., H]`` the matrix ``[H, outputs]`` by which it is multiplied.
-        samples: typical inputs of the graph, without padding; the first of a sample is as large as it has rows.
+        samples: typical inputs of the graph, without padding; the first has one number per row of every tensor.
     """
     if not inputs:
         return {}
@@ -118,13 +118,11 @@ def roundings(
     largest: dict[str, Array] = {}
     counts = dict.fromkeys(inputs, 0)
     rows: dict[str, list[Array]] = {name: [] for name in inputs}
-    sizes = [next(iter(sample.values())).size for sample in samples]
-    every: dict[str, int] = {}
+    every = max(1, sum(next(iter(sample.values())).size for sample in samples) // ROWS)
     for name, values in seen():
         found = np.abs(values).max(axis=0)
         largest[name] = np.maximum(largest.get(name, found), found)
-        step = every.setdefault(name, max(1, sum(sizes) * len(values) // (sizes[0] * ROWS)))
-        rows[name].append(values[-counts[name] % step :: step].copy())
+        rows[name].append(values[-counts[name] % every :: every].copy())
         counts[name] += len(values)
     divisors = {
         name: _best_divisor(np.concatenate(rows.pop(name)), matrix, largest[name]) for name, matrix in inputs.items()

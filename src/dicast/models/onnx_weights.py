@@ -62,7 +62,7 @@ def save_rest(folder: Path, state: Mapping[str, Tensor]) -> None:
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
-    """All parameters of the net from the graphs and ``rest.safetensors``, in float32.
+    """All parameters of the net from ``encoder.onnx``, ``head.onnx`` and ``rest.safetensors``, in float32.
 
     Raises:
         CheckpointError: a file is missing or holds other names than expected.
@@ -78,9 +78,7 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"{folder} has no {REST}, so its weights cannot be read for training")
     weights = load_file(folder / REST)
     pieces: dict[str, list[tuple[int, Array]]] = {}
-    for graph in ("encoder", "reader", "head"):
-        if graph == "reader" and not (folder / "reader.onnx").is_file():
-            continue
+    for graph in ("encoder", "head"):
         for name, values in _matrices(onnx.load(folder / f"{graph}.onnx")):
             parameter, rows, form = name.split("|")
             if parameter in weights:  # small: kept exactly
@@ -103,7 +101,7 @@ def undone_divisors(model: Any) -> dict[str, Array]:
         if node.op_type == "MatMulInteger":  # files of version 0.1, rounded per token
             name, source = node.input[1], node.input[0].removesuffix(".q")
         elif node.op_type == "Gemm" and (matrix := made.get(node.input[1])) and matrix.op_type == "DequantizeLinear":
-            name, source = matrix.input[0], made[node.input[0]].input[1].removesuffix(".step")
+            name, source = matrix.input[0], node.input[0].removesuffix(".dq")
         else:
             continue
         if f"{source}.divisor" in divisors:

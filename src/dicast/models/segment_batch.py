@@ -37,7 +37,6 @@ class SegmentBatch:
         segments: the distinct segments.
         memory: per record, the segments of its memory in order.
         parts: per record and memory segment, the code of what it holds.
-        owners: per record and memory segment, the only question whose hypotheses may read it, or -1 for all.
         question: ``[B, Q]`` instruction segment of each question.
         question_mask: ``[B, Q]``.
         types: ``[B, Q]`` noul 0, choice 1, score 2.
@@ -55,7 +54,6 @@ class SegmentBatch:
     segments: tuple[Segment, ...]
     memory: tuple[tuple[int, ...], ...]
     parts: tuple[tuple[int, ...], ...]
-    owners: tuple[tuple[int, ...], ...]
     question: Ints
     question_mask: Bools
     types: Ints
@@ -67,27 +65,6 @@ class SegmentBatch:
     window_mask: Bools
     window_owner: Ints
     peer: Ints
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """What the hypotheses of one record read. Rows are numbered by the offsets of the segments.
-
-    Attributes:
-        options: ``[P]`` the options that have a hypothesis.
-        rows: ``[P, L]`` rows of their tokens.
-        mask: ``[P, L]`` True for tokens.
-        evidence: ``[S]`` rows of the memory.
-        part: ``[S]`` code of what a row is.
-        usable: ``[P, S]`` True where the hypothesis may read the row.
-    """
-
-    options: Ints
-    rows: Ints
-    mask: Bools
-    evidence: Ints
-    part: Ints
-    usable: Bools
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +102,6 @@ def plan_batch(encodings: Sequence[SegmentEncoding]) -> SegmentBatch:
         segments=tuple(numbers),
         memory=tuple(tuple(to[w.segment] for w in item.windows) for item, to in pairs),
         parts=tuple(tuple(PART_CODES[w.part] for w in item.windows) for item in encodings),
-        owners=tuple(tuple(w.owner for w in item.windows) for item in encodings),
         question=question,
         question_mask=question_mask,
         types=_padded([[TYPE_CODES[q.type] for q in item.questions] for item in encodings])[0],
@@ -177,33 +153,6 @@ def memory_index(batch: SegmentBatch, offsets: Sequence[int]) -> tuple[Ints, Boo
             at = end
         mask[row, :at] = True
     return index, mask, parts
-
-
-def hypotheses_of(batch: SegmentBatch, record: int) -> Ints:
-    """Options of a record that have a hypothesis, which is read behind its instruction: ``[P]``."""
-    return np.flatnonzero(batch.option_mask[record] & (batch.hypothesis[record] != batch.label[record]))
-
-
-def reading_of(batch: SegmentBatch, record: int, options: Ints, offsets: Sequence[int]) -> Reading:
-    """What the hypotheses of `options` (at least one) read, for segments whose rows begin at `offsets`."""
-    numbers = [int(number) for number in batch.hypothesis[record, options]]
-    own, mask = _padded([_rows(batch, number, offsets) for number in numbers])
-    memory = batch.memory[record]
-    sizes = [len(batch.segments[number].tokens) for number in memory]
-    owners = np.repeat(np.asarray(batch.owners[record], np.int64), sizes)
-    asked = batch.owner[record, options]
-    return Reading(
-        options=options,
-        rows=own,
-        mask=mask,
-        evidence=np.concatenate([np.asarray(_rows(batch, number, offsets), np.int64) for number in memory]),
-        part=np.repeat(np.asarray(batch.parts[record], np.int64), sizes),
-        usable=(owners[None] < 0) | (owners[None] == asked[:, None]),
-    )
-
-
-def _rows(batch: SegmentBatch, number: int, offsets: Sequence[int]) -> range:
-    return range(offsets[number], offsets[number] + len(batch.segments[number].tokens))
 
 
 def split_logits(encodings: Sequence[SegmentEncoding], logits: npt.NDArray[np.float32]) -> list[Logits]:

@@ -1,10 +1,10 @@
 """The embedded model in torch: a BERT encoder over separate segments, and the joint schema head over their rows.
 
-Crossing between state, instructions and options happens above the encoder: the reader lets hypotheses attend to the
-state word by word, the head lets options read every memory row (evidence layers) and questions see each other (field
-layers), and the prior compares pooled segments by cosine. Knows nothing of JSON, tokenizers or probabilities.
+All crossing between state, instructions and options happens in the head: options read every memory row (evidence
+layers), questions see each other (field layers), and the prior compares pooled segments by cosine. Knows nothing of
+JSON, tokenizers or probabilities.
 
-    logit = prior(cosines of [CLS] vectors, what the reader says) + sigmoid(gate) * joint(head)
+    logit = prior(cosines of [CLS] vectors) + sigmoid(gate) * joint(head)
 
 The joint part starts at about zero, so an untrained head gives the answers of the encoder's own cosine.
 
@@ -14,7 +14,7 @@ Shapes: B records, Q questions, O options, N evidence windows, S memory rows, H 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,17 +29,7 @@ from dicast.models.base import DEFAULT_OPTIONS, EncodeOptions, Logits, ModelInfo
 from dicast.models.bert import BertConfig, BertEncoder
 from dicast.models.head import AttentionForm, HeadConfig, HeadInputs, JointSchemaHead
 from dicast.models.onnx_weights import read_weights
-from dicast.models.reader import Reader
-from dicast.models.segment_batch import (
-    Bucket,
-    SegmentBatch,
-    buckets_of,
-    hypotheses_of,
-    memory_index,
-    plan_batch,
-    reading_of,
-    split_logits,
-)
+from dicast.models.segment_batch import Bucket, SegmentBatch, buckets_of, memory_index, plan_batch, split_logits
 from dicast.records import Record
 from dicast.segments import PARTS, SegmentEncoder, SegmentEncoding
 
@@ -49,7 +39,6 @@ UNIT = 20.0
 HINTS = 3
 HINT_UNIT = 5.0
 """By what the prior's numbers are divided before the head sees them."""
-READING = ("options", "rows", "mask", "evidence", "part", "usable")
 SMALL_START = 0.2
 """By what the evidence layers' outputs are multiplied at the start, so that they cannot drown the options they join."""
 
@@ -68,7 +57,6 @@ class PriorInputs(NamedTuple):
         owner: ``[B, O]`` int64.
         option_mask: ``[B, O]`` bool.
         peer: ``[B, O]`` int64: what options of the same text in like questions share, or -1.
-        read: ``[B, O]`` what the reader says of each option; 0 where it says nothing.
     """
 
     label: Tensor
@@ -81,14 +69,13 @@ class PriorInputs(NamedTuple):
     owner: Tensor
     option_mask: Tensor
     peer: Tensor
-    read: Tensor
 
 
 class PriorLogits(NamedTuple):
     """What the prior says of each option, all ``[B, O]``.
 
     Attributes:
-        own: logits from the option's own cosines, and what the reader says.
+        own: logits from the option's own cosines.
         odds: log-odds of the option within its question, from `own`.
         rivals: log of the summed odds of its peers; 0 without peers.
         logits: the prior: `own`, less the learned share of `rivals`.
@@ -122,7 +109,7 @@ class SegmentPrior(nn.Module):
 
     def forward(self, inputs: PriorInputs) -> PriorLogits:
         """Prior logits ``[B, O]`` and what they are made of."""
-        own = self._own(inputs) + inputs.read
+        own = self._own(inputs)
         odds = _log_odds(own, inputs.owner, inputs.option_mask, inputs.types.shape[1])
         rivals = _rivals(odds, inputs.peer, inputs.owner)
         share = UNIT * torch.matmul(F.normalize(inputs.label, dim=-1), self.rivalry)
@@ -178,26 +165,18 @@ class EncodedSegments(NamedTuple):
         cls: ``[segments, H]`` raw [CLS] vectors.
         mean: ``[segments, H]`` mean of the normed rows over each segment's span.
         cls_normed: ``[segments, H]`` normed [CLS] rows.
-        middle: ``[rows, H]`` states before the layers that the reader replaces.
     """
 
     memory: Tensor
     cls: Tensor
     mean: Tensor
     cls_normed: Tensor
-    middle: Tensor
 
 
 class SegmentNet(nn.Module):
-    """Encoder, reader, head and prior.
+    """Encoder, head and prior."""
 
-    Args:
-        bert: sizes of the encoder.
-        head: sizes of the head.
-        reader: layers of the reader, copies of the encoder's last ones; 0: no reader.
-    """
-
-    def __init__(self, bert: BertConfig, head: HeadConfig, reader: int = 0) -> None:
+    def __init__(self, bert: BertConfig, head: HeadConfig) -> None:
         super().__init__()
         self.bert = BertEncoder(bert)
         self.head = JointSchemaHead(
@@ -206,19 +185,7 @@ class SegmentNet(nn.Module):
         self.prior = SegmentPrior(head.hidden_size)
         self.hint = nn.Linear(HINTS, head.width, bias=False)
         self.part_embedding = nn.Parameter(torch.zeros(len(PARTS), head.width))
-        self.reader: Reader | None = None
         self.start_at_prior()
-        if reader:
-            self.add_reader(reader)
-
-    def add_reader(self, layers: int) -> None:
-        """Put a reader of so many layers on the encoder as it is now. It starts by saying nothing."""
-        self.reader = Reader(self.bert.layers[-layers:], self.bert.config.hidden_size, len(PARTS))
-
-    @property
-    def before_reader(self) -> int:
-        """Encoder layers below the reader; all of them where there is none."""
-        return len(self.bert.layers) - (len(self.reader.layers) if self.reader else 0)
 
     def start_at_prior(self) -> None:
         """Make the joint part (nearly) zero and switch off the head's own prior, which `prior` replaces."""
@@ -235,35 +202,29 @@ class SegmentNet(nn.Module):
 
     def encode_bucket(self, ids: Tensor, mask: Tensor, span: Tensor) -> EncodedSegments:
         """One bucket: ids, mask, span ``[n, L]`` -> memory ``[n, L, W]`` and pooled vectors ``[n, H]``."""
-        hidden, middle = self.bert.states(ids, mask, [self.before_reader])
+        hidden = self.bert(ids, mask)
         normed, memory = self.head.read(hidden)
         weights = span.to(normed.dtype)
         mean = torch.matmul(weights[:, None], normed).squeeze(1) / weights.sum(dim=1, keepdim=True)
-        return EncodedSegments(memory, hidden[:, 0], mean, normed[:, 0], middle)
+        return EncodedSegments(memory, hidden[:, 0], mean, normed[:, 0])
 
     def encode_segments(self, buckets: Sequence[Bucket], count: int) -> tuple[EncodedSegments, list[int]]:
         """All segments of a batch and the row at which each begins in the memory."""
-        return gathered(buckets, count, self._encoded)
-
-    def _encoded(self, bucket: Bucket) -> EncodedSegments:
         device = self.part_embedding.device
-        arrays = (torch.from_numpy(array).to(device) for array in (bucket.ids, bucket.mask, bucket.span))
-        return self.encode_bucket(*arrays)
-
-    def read(self, batch: SegmentBatch, middle: Tensor, offsets: Sequence[int]) -> Tensor:
-        """What the reader says of every option ``[B, O]``; 0 where an option has no hypothesis."""
-        said = torch.zeros(batch.option_mask.shape, device=middle.device)
-        if self.reader is None:
-            return said
-        for record in range(len(said)):
-            options = hypotheses_of(batch, record)
-            if not len(options):
-                continue
-            reading = reading_of(batch, record, options, offsets)
-            at = {name: torch.from_numpy(getattr(reading, name)).to(middle.device) for name in READING}
-            logits = self.reader(middle[at["rows"]], at["mask"], middle[at["evidence"]], at["part"], at["usable"])
-            said = said.index_put((torch.tensor(record, device=middle.device), at["options"]), logits)
-        return said
+        parts: list[EncodedSegments] = []
+        order: list[int] = []
+        offsets, row = [0] * count, 0
+        for bucket in buckets:
+            arrays = (torch.from_numpy(array).to(device) for array in (bucket.ids, bucket.mask, bucket.span))
+            encoded = self.encode_bucket(*arrays)
+            parts.append(encoded._replace(memory=encoded.memory.flatten(0, 1)))
+            for number in bucket.members:
+                offsets[number] = row
+                row += bucket.ids.shape[1]
+            order.extend(bucket.members)
+        back = torch.from_numpy(np.argsort(np.asarray(order, np.int64))).to(device)
+        merged = [torch.cat(tensors) for tensors in zip(*parts, strict=True)]
+        return EncodedSegments(merged[0], *(tensor[back] for tensor in merged[1:])), offsets
 
     def decide(self, head: HeadInputs, prior: PriorInputs, form: AttentionForm = "auto") -> Tensor:
         """Logits ``[B, O]``. The head is told what the prior says; its gradient does not go back that way."""
@@ -272,10 +233,10 @@ class SegmentNet(nn.Module):
         joint: Tensor = self.head(head._replace(hint=self.hint(seen)), form)
         return said.logits + joint
 
-    def forward(self, batch: SegmentBatch, known: tuple[EncodedSegments, list[int]] | None = None) -> Tensor:
-        """Logits ``[B, O]`` of a batch; `known` are its segments where they were encoded before."""
+    def forward(self, batch: SegmentBatch) -> Tensor:
+        """Logits ``[B, O]`` of a batch."""
         device = self.part_embedding.device
-        encoded, offsets = known or self.encode_segments(buckets_of(batch.segments), len(batch.segments))
+        encoded, offsets = self.encode_segments(buckets_of(batch.segments), len(batch.segments))
         index, memory_mask, parts = (torch.from_numpy(a).to(device) for a in memory_index(batch, offsets))
         at = {
             name: torch.from_numpy(getattr(batch, name)).to(device)
@@ -307,30 +268,8 @@ class SegmentNet(nn.Module):
             owner=at["owner"],
             option_mask=at["option_mask"],
             peer=at["peer"],
-            read=self.read(batch, encoded.middle, offsets),
         )
         return self.decide(head, prior)
-
-
-def gathered(
-    buckets: Sequence[Bucket], count: int, encode: Callable[[Bucket], EncodedSegments]
-) -> tuple[EncodedSegments, list[int]]:
-    """All segments of a batch, bucket by bucket, and the row at which each begins in the memory."""
-    parts: list[EncodedSegments] = []
-    order: list[int] = []
-    offsets, row = [0] * count, 0
-    for bucket in buckets:
-        encoded = encode(bucket)
-        flat = {name: getattr(encoded, name).flatten(0, 1) for name in ("memory", "middle")}
-        parts.append(encoded._replace(**flat))
-        for number in bucket.members:
-            offsets[number] = row
-            row += bucket.ids.shape[1]
-        order.extend(bucket.members)
-    merged = EncodedSegments(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
-    back = torch.from_numpy(np.argsort(np.asarray(order, np.int64))).to(merged.cls.device)
-    pooled = {name: getattr(merged, name)[back] for name in ("cls", "mean", "cls_normed")}
-    return merged._replace(**pooled), offsets
 
 
 def summary_of(windows: Tensor, mask: Tensor) -> Tensor:
@@ -351,8 +290,7 @@ class SegmentModel:
     @property
     def info(self) -> ModelInfo:
         """What this model is."""
-        above = [module for module in (self.net.head, self.net.prior, self.net.reader) if module is not None]
-        parts = {"backbone": self.net.bert, "head": nn.ModuleList(above)}
+        parts = {"backbone": self.net.bert, "head": nn.ModuleList([self.net.head, self.net.prior])}
         counts = {part: sum(p.numel() for p in module.parameters()) for part, module in parts.items()}
         parameter = self.net.part_embedding
         return ModelInfo(
@@ -388,7 +326,6 @@ class SegmentModel:
             "name": self.name,
             "bert": self.net.bert.config.to_dict(),
             "head": {field: getattr(self.net.head.config, field) for field in HeadConfig.__dataclass_fields__},
-            "reader": len(self.net.reader.layers) if self.net.reader else 0,
             **self.extra,
         }
         (folder / "dicast.json").write_text(json.dumps(config, indent=2) + "\n")
@@ -403,14 +340,14 @@ class SegmentModel:
             CheckpointError: names or shapes do not fit exactly.
         """
         config = json.loads((folder / "dicast.json").read_text())
-        net = SegmentNet(BertConfig(**config["bert"]), HeadConfig(**config["head"]), config.get("reader", 0))
+        net = SegmentNet(BertConfig(**config["bert"]), HeadConfig(**config["head"]))
         whole = folder / "model.safetensors"
         try:
             net.load_state_dict(load_file(whole) if whole.is_file() else read_weights(folder), strict=True)
         except RuntimeError as error:
             raise CheckpointError(f"the weights in {folder} do not fit: {error}") from None
         model = cls(net.to(device).eval(), SegmentEncoder.from_file(folder / "tokenizer.json"), name=config["name"])
-        known = {"format", "name", "bert", "head", "reader", "runtime", "parameters", "weights", "opset"}
+        known = {"format", "name", "bert", "head", "runtime", "parameters", "weights", "opset"}
         model.extra = {key: value for key, value in config.items() if key not in known}
         return model
 

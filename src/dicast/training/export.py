@@ -13,7 +13,7 @@ import numpy as np
 from dicast.errors import CheckpointError, ConfigError, DicastError, MissingDependencyError
 from dicast.models.segmented import SegmentModel
 from dicast.records import Choice, Noul, Record, Score
-from dicast.segments import SegmentEncoding
+from dicast.segments import Segment
 
 WeightFormat: TypeAlias = Literal["float32", "stored", "integer"]
 """How ONNX files hold weights; see `dicast.models.onnx_export`."""
@@ -38,8 +38,7 @@ def export_onnx(
     tokenizer: Path,
     weights: WeightFormat = "integer",
     sample: Sequence[Record] = SAMPLE,
-    ranges: Sequence[SegmentEncoding] = (),
-    encoder: Path | None = None,
+    ranges: Sequence[Segment] = (),
 ) -> dict[str, Any]:
     """Write ONNX files beside what the folder holds, after comparing them with torch on a sample.
 
@@ -49,8 +48,7 @@ def export_onnx(
         tokenizer: its tokenizer.json.
         weights: "integer" (int8 in the file and in the encoder's products), "stored" (int8 in the file) or "float32".
         sample: records on which both must agree.
-        ranges: typical records, for the ranges of rounded activations; without any, texts of all kinds.
-        encoder: folder whose encoder.onnx is kept, for a model whose encoder did not learn.
+        ranges: typical segments, for the ranges of rounded activations; without any, texts of all kinds.
 
     Returns:
         Bytes of the files and the largest difference in probability.
@@ -65,9 +63,7 @@ def export_onnx(
     temporary = folder.with_name(f".tmp-onnx-{folder.name}")
     shutil.rmtree(temporary, ignore_errors=True)
     try:
-        sizes = onnx_export.export_onnx(
-            model, temporary, tokenizer=tokenizer, weights=weights, samples=ranges, encoder=encoder
-        )
+        sizes = onnx_export.export_onnx(model, temporary, tokenizer=tokenizer, weights=weights, samples=ranges)
         runtime = onnx.load_segments(temporary)
         gap = largest_gap(model, runtime, sample)
         limit = FLOAT_TOLERANCE if weights == "float32" else INT8_TOLERANCE

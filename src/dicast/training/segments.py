@@ -4,10 +4,6 @@
 `bert.safetensors` (a pretrained encoder, which gets a fresh head). `model.options` may hold
 
     freeze_layers = 4              encoder layers that stay as they are, counted from the embeddings, which stay too
-    freeze_encoder = true          all that encodes a segment stays as it is: the encoder and the memory projection;
-                                   a start in ONNX files then encodes with them, ahead of the steps, which is quicker
-                                   and just what the export, which keeps them, will read
-    reader = 2                     give a start without a reader one of so many layers
     seed = 0                       seed of the fresh head; the run's seed when left out
     head = {width = 256, ...}      shape of the fresh head: width, routing_layers, layers, heads, feedforward
 
@@ -23,17 +19,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-import torch
 from torch import nn
 
 from dicast.checkpoints import resolve
 from dicast.errors import CapabilityError, CheckpointError, ConfigError
 from dicast.models.base import EncodeOptions
 from dicast.models.head import HeadConfig
-from dicast.models.onnx import RUN_TOKENS, onnx_session
-from dicast.models.segment_batch import Bucket, SegmentBatch, buckets_of, plan_batch
-from dicast.models.segmented import EncodedSegments, SegmentModel, gathered
-from dicast.segments import SegmentEncoding, SegmentQuestion
+from dicast.models.segment_batch import SegmentBatch, plan_batch
+from dicast.models.segmented import SegmentModel
+from dicast.segments import Segment, SegmentQuestion
 from dicast.training.config import Config, ModelConfig, OptimizerConfig
 from dicast.training.data import Example
 from dicast.training.distributed import World, is_first_process
@@ -41,15 +35,13 @@ from dicast.training.export import export_onnx, require_onnx
 from dicast.training.objectives import PaddedLogits
 from dicast.training.trainable import LogitPlaces, blamed_on, parameter_groups
 
-ENCODER: Final = "encoder.onnx"
-MIDDLE: Final = "middle"
 CHARACTERS_PER_TOKEN: Final = 4
 SEGMENT_OVERHEAD: Final = 3
 """[CLS], [SEP] and rounding, per segment."""
-RANGE_RECORDS: Final = 60
-"""How many of the first records are kept to choose ranges of activations for export."""
-PRETRAINED: Final = ("bert.", "reader.layers.")
-OPTION_KEYS: Final = {"freeze_layers", "freeze_encoder", "reader", "seed", "head"}
+RANGE_SEGMENTS: Final = 600
+SEGMENTS_OF_A_RECORD: Final = 12
+"""How many segments of the first records, and of one record, are kept to choose ranges of activations for export."""
+OPTION_KEYS: Final = {"freeze_layers", "seed", "head"}
 
 
 @dataclass
@@ -60,18 +52,15 @@ class SegmentTrainingBatch:
         questions: per record, its questions in the order of the rows of the logits.
         plan: segments and index arrays (numpy; the net moves them).
         places: where each question's logits lie.
-        known: the segments and where they begin, where the encoder does not learn and has read them already.
     """
 
     questions: list[tuple[SegmentQuestion, ...]]
     plan: SegmentBatch
     places: LogitPlaces
-    known: tuple[EncodedSegments, list[int]] | None = None
 
     def to(self, device: Any) -> SegmentTrainingBatch:
         """The batch with its tensors on a device."""
-        known = self.known and (EncodedSegments(*(tensor.to(device) for tensor in self.known[0])), self.known[1])
-        return dataclasses.replace(self, places=self.places.to(device), known=known)
+        return dataclasses.replace(self, places=self.places.to(device))
 
 
 class SegmentTrainable:
@@ -85,11 +74,7 @@ class SegmentTrainable:
         self._folder = folder
         self._export = config.export
         self._options = EncodeOptions(truncation=config.model.truncation)
-        self._seen: list[SegmentEncoding] = []
-        self.encoder: OnnxEncoder | None = None
-        if config.model.options.get("freeze_encoder", False) and (folder / ENCODER).is_file():
-            reader = model.net.reader is not None
-            self.encoder = OnnxEncoder(folder / ENCODER, max(1, config.run.threads), reader=reader)
+        self._seen: dict[Segment, None] = {}
 
     def length(self, example: Example) -> int:
         """An estimate from the number of characters; segments that records share are counted each time."""
@@ -114,28 +99,25 @@ class SegmentTrainable:
                     raise CapabilityError("the segment model reads no images or videos", field="images")
                 encodings.append(self.model.encode(example.record, self._options))
             questions.append(encodings[-1].questions)
-        if self._export.onnx:
-            self._seen += encodings[: RANGE_RECORDS - len(self._seen)]
+            if self._export.onnx and len(self._seen) < RANGE_SEGMENTS:
+                self._seen.update(dict.fromkeys(encodings[-1].segments[:SEGMENTS_OF_A_RECORD]))
         plan = plan_batch(encodings)
-        places = LogitPlaces.of(questions, plan.label.shape[1])
-        return SegmentTrainingBatch(questions, plan, places, self.encoder(plan) if self.encoder else None)
+        return SegmentTrainingBatch(questions, plan, LogitPlaces.of(questions, plan.label.shape[1]))
 
     def forward_batch(self, batch: SegmentTrainingBatch) -> PaddedLogits:
         """Float32 logits [N, O]."""
-        return batch.places.pick(self.module(batch.plan, batch.known))
+        return batch.places.pick(self.module(batch.plan))
 
     def parameter_groups(self, config: OptimizerConfig) -> list[dict[str, Any]]:
-        """Encoder (falling per layer by `layer_decay`) and reader with `lr`, head and prior with `head_lr`."""
+        """Encoder with `lr` (falling per layer by `layer_decay`), head and prior with `head_lr`."""
         layers = len(self.model.net.bert.layers)
 
         def depth(name: str) -> int:
-            if name.startswith("reader."):
-                return 0
             found = re.search(r"bert\.layers\.(\d+)\.", name)
             return layers - int(found.group(1)) - 1 if found else layers
 
         named = self.module.named_parameters()
-        return parameter_groups(named, config, is_head=lambda name: not name.startswith(PRETRAINED), depth=depth)
+        return parameter_groups(named, config, is_head=lambda name: not name.startswith("bert."), depth=depth)
 
     def shard(self, world: World) -> None:
         """Refused: the model is small.
@@ -152,20 +134,13 @@ class SegmentTrainable:
         tokenizer = self._folder / "tokenizer.json"
         self.model.save(folder, tokenizer)
         if self._export.onnx:  # its dicast.json says all that the other one says, and more
-            export_onnx(
-                self.model,
-                folder,
-                tokenizer=tokenizer,
-                weights=self._export.weights,
-                ranges=self._ranges(),
-                encoder=self._folder if self.encoder else None,
-            )
+            export_onnx(self.model, folder, tokenizer=tokenizer, weights=self._export.weights, ranges=self._ranges())
 
-    def _ranges(self) -> list[SegmentEncoding]:
-        """The first records that were seen, beside the sample texts: what the exported model will read."""
-        from dicast.models.onnx_export import sample_encodings
+    def _ranges(self) -> list[Segment]:
+        """Segments of the first records that were seen, beside the sample texts: what the exported model will read."""
+        from dicast.models.onnx_export import sample_segments
 
-        return sample_encodings(self.model) + self._seen
+        return sample_segments(self.model) + list(self._seen)
 
 
 def build_trainable(config: Config) -> SegmentTrainable:
@@ -185,17 +160,12 @@ def build_trainable(config: Config) -> SegmentTrainable:
         require_onnx()
     folder, _, _ = resolve(settings.start or None)
     model = _start(folder, settings, int(settings.options.get("seed", config.run.seed)))
-    if (layers := int(settings.options.get("reader", 0))) and model.net.reader is None:
-        model.net.add_reader(layers)
     model.net.requires_grad_(True)
     model.net.head.prior_logit_scale.requires_grad_(False)  # switched off; `prior` replaces it
     if settings.train == "head":
         model.net.bert.requires_grad_(False)
     elif frozen := int(settings.options.get("freeze_layers", 0)):
         model.net.bert.freeze(frozen)
-    if settings.options.get("freeze_encoder", False):
-        for module in (model.net.bert, model.net.head.hidden_norm, model.net.head.memory_projection):
-            module.requires_grad_(False)
     return SegmentTrainable(model, folder, config)
 
 
@@ -218,36 +188,6 @@ def _start(folder: Path, settings: ModelConfig, seed: int) -> SegmentModel:
     except TypeError as error:
         raise ConfigError(f"not the shape of a head: {error}", field="model.options.head") from None
     return SegmentModel.warm_start(folder, head=head, seed=seed)
-
-
-class OnnxEncoder:
-    """Encodes the segments of batches with an encoder that does not learn.
-
-    Args:
-        path: its encoder.onnx.
-        threads: threads of one run.
-        reader: whether states for a reader are needed.
-
-    Raises:
-        CapabilityError: they are, and the file does not give them.
-    """
-
-    def __init__(self, path: Path, threads: int, *, reader: bool) -> None:
-        self._session = onnx_session(path, threads)
-        self._outputs = [output.name for output in self._session.get_outputs()]
-        self._tokens = RUN_TOKENS * threads
-        if reader and MIDDLE not in self._outputs:
-            raise CapabilityError(f"{path} has no output for a reader; export it with one, or start from torch weights")
-
-    def __call__(self, plan: SegmentBatch) -> tuple[EncodedSegments, list[int]]:
-        """All segments of a batch and the row at which each begins."""
-        return gathered(buckets_of(plan.segments, most_tokens=self._tokens), len(plan.segments), self._encode)
-
-    def _encode(self, bucket: Bucket) -> EncodedSegments:
-        found = self._session.run(None, {"ids": bucket.ids, "mask": bucket.mask, "span": bucket.span})
-        named: dict[str, torch.Tensor] = dict(zip(self._outputs, map(torch.from_numpy, found), strict=True))
-        named.setdefault(MIDDLE, named["memory"])
-        return EncodedSegments(**{name: named[name] for name in EncodedSegments._fields})
 
 
 def _set_dropout(model: SegmentModel, probability: float) -> None:
