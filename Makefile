@@ -35,6 +35,7 @@ wheel: .venv/done
 	$(LIGHT) -m pip wheel $(PIP_FLAGS) --no-deps --wheel-dir dist .
 
 bench: .venv-test/done
+	$(FULL) -m pip install $(PIP_FLAGS) -c constraints.txt sparrow-decider
 	$(FULL) -m benchmarks.run
 
 results: .venv-test/done
