@@ -177,7 +177,7 @@ def _same_weights() -> tuple[DecisionModel, DecisionModel]:
     folder = CACHE / "segments"
     shutil.rmtree(folder, ignore_errors=True)
     export_onnx(model, folder, tokenizer=tokenizer)
-    return DecisionModel(OnnxSegmentModel(folder)), DecisionModel(model)
+    return DecisionModel(OnnxSegmentModel(folder, threads=torch.get_num_threads())), DecisionModel(model)
 
 
 def _difference(a: dict[str, dict[str, float]], b: dict[str, dict[str, float]]) -> float:
