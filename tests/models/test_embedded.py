@@ -87,7 +87,7 @@ def test_two_products_of_any_shipped_row_fit_in_16_bits(product_matrices: list[n
 
 def test_this_processor_sums_the_worst_bytes_exactly(product_matrices: list[np.ndarray]) -> None:
     """Rows that make a column as large, or as small, as it can be."""
-    for matrix in {matrix.shape: matrix for matrix in product_matrices}.values():
+    for matrix in product_matrices:
         columns = matrix[:, :: matrix.shape[1] // 24].T
         rows = 255 * np.concatenate([columns > 0, columns < 0]).astype(np.uint8)
         session = onnxruntime.InferenceSession(integer_product(matrix), providers=["CPUExecutionProvider"])
